@@ -1,0 +1,43 @@
+"""What a mask, a partition and a transfer are; numpy only.
+
+The column mask gives each key column two half-open spans of hidden rows: O(keys) for any of the structured masks of
+long-context training. This package holds the mask's algebra, its localization to the rows of one rank without
+communication, exact counts and block maps, and the nouns that planner, exchange and runtime share.
+"""
+
+from fm3_core import patterns
+from fm3_core.cluster import Cluster
+from fm3_core.errors import (
+    ExchangeError,
+    Fm3Error,
+    MaskError,
+    PartitionError,
+    PlanError,
+    UnknownNameError,
+    UnsupportedError,
+)
+from fm3_core.localize import localize, localize_by_definition
+from fm3_core.mask import ColumnMask, pack
+from fm3_core.partition import Partition
+from fm3_core.registry import Registry
+from fm3_core.transfer import Exchange, Transfer
+
+__all__ = [
+    "Cluster",
+    "ColumnMask",
+    "Exchange",
+    "ExchangeError",
+    "Fm3Error",
+    "MaskError",
+    "Partition",
+    "PartitionError",
+    "PlanError",
+    "Registry",
+    "Transfer",
+    "UnknownNameError",
+    "UnsupportedError",
+    "localize",
+    "localize_by_definition",
+    "pack",
+    "patterns",
+]

@@ -1,0 +1,277 @@
+"""The twelve usual masks, each in O(keys)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fm3_core import span
+from fm3_core.check import require_int
+from fm3_core.errors import MaskError
+from fm3_core.interop import causal_end
+from fm3_core.mask import ColumnMask
+from fm3_core.span import Ints
+
+
+def full(num_rows: int, num_keys: int | None = None) -> ColumnMask:
+    """Every row sees every key."""
+    rows, keys = _sizes(num_rows, num_keys)
+    return _mask(rows, keys)
+
+
+def causal(num_rows: int, num_keys: int | None = None) -> ColumnMask:
+    """Row i sees key k iff k <= i + num_keys - num_rows: the last row sees the last key (bottom-right aligned)."""
+    rows, keys = _sizes(num_rows, num_keys)
+    return _mask(rows, keys, upper=(0, causal_end(rows, keys)))
+
+
+def sliding_window(num_rows: int, left: int, right: int = 0) -> ColumnMask:
+    """Row i sees key k iff i - left <= k <= i + right, both ends included."""
+    rows, key = _rows_and_key(num_rows)
+    left, right = require_int("left", left), require_int("right", right)
+    return _mask(rows, rows, lower=(key + left + 1, rows), upper=(0, key - right))
+
+
+def causal_document(lengths: Sequence[int], *, padding: int = 0, num_tokens: int | None = None) -> ColumnMask:
+    """Row i sees key k iff both are in one document and k <= i.
+
+    Args:
+        lengths: tokens of each document, in order; 0 is allowed.
+        padding: tokens behind the documents, which see nobody and are seen by nobody.
+        num_tokens: when given, lengths and padding must sum to it.
+    """
+    documents = _Documents(lengths, padding, num_tokens)
+    return documents.mask(first_visible=documents.key, behind_visible=documents.end)
+
+
+def document(lengths: Sequence[int], *, padding: int = 0, num_tokens: int | None = None) -> ColumnMask:
+    """Row i sees key k iff both are in one document; arguments as in `causal_document`."""
+    documents = _Documents(lengths, padding, num_tokens)
+    return documents.mask(first_visible=documents.start, behind_visible=documents.end)
+
+
+def share_question(
+    groups: Sequence[Sequence[int]], *, padding: int = 0, num_tokens: int | None = None
+) -> ColumnMask:
+    """Causal inside a document, and k is in the document's question or in the part that i is in.
+
+    Args:
+        groups: for each document `[question, answer, answer, ...]`, tokens of each part.
+        padding: as in `causal_document`.
+        num_tokens: as in `causal_document`.
+    """
+    for i, group in enumerate(groups):
+        if isinstance(group, int | np.integer) or len(group) == 0:
+            raise MaskError(f"groups[{i}] must be [question, answer, ...] with at least the question, got {group!r}")
+    parts = _Documents([part for group in groups for part in group], padding, num_tokens)
+    documents = _Documents([sum(group) for group in groups], padding, num_tokens)
+    is_question = np.concatenate([[i == 0 for i in range(len(group))] for group in groups] or [np.zeros(0, bool)])
+    in_question = np.repeat(is_question.astype(bool), parts.lengths)
+    return parts.mask(first_visible=parts.key, behind_visible=np.where(in_question, documents.end, parts.end))
+
+
+def global_sliding_window(num_rows: int, num_global: int, left: int, right: int) -> ColumnMask:
+    """Row i sees key k iff k or i is among the first num_global tokens, or i - left <= k <= i + right."""
+    rows, key = _rows_and_key(num_rows)
+    num_global = require_int("num_global", num_global)
+    left, right = require_int("left", left), require_int("right", right)
+    everywhere = key < num_global
+    first_hidden_below = np.where(everywhere, rows, np.maximum(key + left + 1, num_global))
+    first_visible = np.where(everywhere, num_global, np.maximum(key - right, num_global))
+    return _mask(rows, rows, lower=(first_hidden_below, rows), upper=(num_global, first_visible))
+
+
+def causal_blockwise(lengths: Sequence[int], *, padding: int = 0, num_tokens: int | None = None) -> ColumnMask:
+    """Causal, and k is in the block of i or i is in the last block; arguments as in `causal_document`.
+
+    Padding behind several blocks is refused: a column would hide the rows before it, those between its block and the
+    last one, and the padding, which is three spans.
+    """
+    blocks = _Documents(lengths, padding, num_tokens)
+    last_start = blocks.used - int(blocks.lengths[-1]) if len(blocks.lengths) else 0
+    lower = (np.minimum(blocks.end, last_start), last_start)
+    return blocks.mask(first_visible=blocks.key, behind_visible=blocks.used, gap=lower)
+
+
+def prefix_lm_document(
+    documents: Sequence[tuple[int, int]], *, padding: int = 0, num_tokens: int | None = None
+) -> ColumnMask:
+    """Row i sees key k iff both are in one document and k is in its prefix or k <= i.
+
+    Args:
+        documents: `(prefix, length)` of each, prefix <= length.
+        padding: as in `causal_document`.
+        num_tokens: as in `causal_document`.
+    """
+    pairs = [_pair(f"documents[{i}]", "(prefix, length)", pair) for i, pair in enumerate(documents)]
+    for i, (prefix, length) in enumerate(pairs):
+        if prefix > length:
+            raise MaskError(f"documents[{i}]: prefix {prefix} must be <= length {length}")
+    whole = _Documents([length for _, length in pairs], padding, num_tokens)
+    prefixes = np.array([prefix for prefix, _ in pairs], dtype=np.int64)
+    in_prefix = whole.key < whole.start + np.repeat(prefixes, whole.lengths)
+    return whole.mask(first_visible=np.where(in_prefix, whole.start, whole.key), behind_visible=whole.end)
+
+
+def prefix_lm_causal(num_rows: int, prefix: int) -> ColumnMask:
+    """Row i sees key k iff k < prefix or k <= i."""
+    rows, key = _rows_and_key(num_rows)
+    prefix = require_int("prefix", prefix, maximum=rows)
+    return _mask(rows, rows, upper=(0, np.where(key < prefix, 0, key)))
+
+
+def qk_sparse(num_rows: int, stretches: Sequence[tuple[int, int]]) -> ColumnMask:
+    """Causal, but a stretch does not see itself: row i misses key k <= i iff one stretch holds both.
+
+    Args:
+        num_rows: tokens.
+        stretches: `(start, length)` of each, inside the tokens; they may overlap.
+    """
+    rows, key = _rows_and_key(num_rows)
+    furthest_end = np.zeros(rows, dtype=np.int64)
+    for i, stretch in enumerate(stretches):
+        start, length = _pair(f"stretches[{i}]", "(start, length)", stretch)
+        if start + length > rows:
+            raise MaskError(f"stretches[{i}] = [{start}, {start + length}) must end at or before num_rows={rows}")
+        if length:
+            furthest_end[start] = max(furthest_end[start], start + length)
+    stretch_end = np.maximum(np.maximum.accumulate(furthest_end), key)
+    return _mask(rows, rows, upper=(0, stretch_end))
+
+
+def random_eviction(num_rows: int, start_row: int, heads: int = 1, batch: int = 1, *, seed: int) -> ColumnMask:
+    """Causal, and from start_row on each row loses one more key, drawn at random from those before it.
+
+    A cache of start_row keys: at each row from start_row on one key, uniform among the cached, leaves for that row and
+    all later ones, and the row's own key takes its place. So num_rows - start_row distinct keys of 0..num_rows-2
+    leave, none before it exists; every batch entry and head draws afresh.
+
+    Args:
+        num_rows: tokens.
+        start_row: first row at which a key leaves, 1..num_rows (num_rows: none leaves).
+        heads: mask heads.
+        batch: batch entries.
+        seed: of numpy's default generator; equal seeds give equal masks.
+    """
+    rows, key = _rows_and_key(num_rows)
+    start_row = require_int("start_row", start_row, minimum=min(1, rows), maximum=rows)
+    heads, batch = require_int("heads", heads, minimum=1), require_int("batch", batch, minimum=1)
+    generator = np.random.default_rng(require_int("seed", seed))
+    leaves_at = np.full((batch, heads, rows), rows, dtype=np.int32)
+    for draw in leaves_at.reshape(batch * heads, rows):
+        evicted = _evicted_keys(generator.integers(0, max(start_row, 1), rows - start_row), start_row)
+        draw[evicted] = np.arange(start_row, rows, dtype=np.int32)
+    upper_end = np.broadcast_to(span.as_int32(key), leaves_at.shape)
+    return ColumnMask._trusted(
+        [leaves_at, np.full_like(leaves_at, rows), np.zeros_like(leaves_at), upper_end.copy()], rows
+    )
+
+
+PATTERNS: dict[str, Callable[..., ColumnMask]] = {
+    pattern.__name__: pattern
+    for pattern in (
+        full,
+        causal,
+        sliding_window,
+        causal_document,
+        document,
+        share_question,
+        global_sliding_window,
+        causal_blockwise,
+        prefix_lm_document,
+        prefix_lm_causal,
+        qk_sparse,
+        random_eviction,
+    )
+}
+"""The patterns by name."""
+
+
+class _Documents:
+    """Consecutive stretches of tokens with padding behind: for each key the start and end of its own."""
+
+    def __init__(self, lengths: Sequence[int], padding: int, num_tokens: int | None) -> None:
+        self.lengths = np.array(
+            [require_int(f"lengths[{i}]", length) for i, length in enumerate(lengths)], dtype=np.int64
+        )
+        padding = require_int("padding", padding)
+        self.used = int(self.lengths.sum())
+        self.num_tokens = require_int("lengths and padding together", self.used + padding, maximum=2**31 - 1)
+        if num_tokens is not None and num_tokens != self.num_tokens:
+            raise MaskError(
+                f"{len(self.lengths)} lengths sum to {self.used} and padding is {padding}, together {self.num_tokens}; "
+                f"they must sum to num_tokens={num_tokens}"
+            )
+        ends = np.cumsum(self.lengths)
+        self.key: NDArray[np.int64] = np.arange(self.used, dtype=np.int64)
+        self.start: NDArray[np.int64] = np.repeat(ends - self.lengths, self.lengths)
+        self.end: NDArray[np.int64] = np.repeat(ends, self.lengths)
+
+    def mask(
+        self, *, first_visible: Ints, behind_visible: Ints | int, gap: tuple[Ints, int] | None = None
+    ) -> ColumnMask:
+        """Hide the rows before first_visible, from behind_visible on, and the gap; pad keys are hidden from all."""
+        total = self.num_tokens
+        padded = np.full(total, total, dtype=np.int64)
+        upper_end = padded.copy()
+        upper_end[: self.used] = first_visible
+        tail_start = padded
+        tail_start[: self.used] = behind_visible
+        if gap is None:
+            return _mask(total, total, lower=(tail_start, total), upper=(0, upper_end))
+        gap_start = np.full(total, total, dtype=np.int64)
+        gap_end = gap_start.copy()
+        gap_start[: self.used], gap_end[: self.used] = gap
+        spans = [(np.zeros(total, np.int64), upper_end), (gap_start, gap_end), (tail_start, np.full(total, total))]
+        shaped = [(start.reshape(1, 1, -1), end.reshape(1, 1, -1)) for start, end in spans]
+        return ColumnMask._from_spans([s for s, _ in shaped], [e for _, e in shaped], total, "blocks with padding behind")
+
+
+def _mask(
+    rows: int,
+    keys: int,
+    *,
+    lower: tuple[Ints | int, Ints | int] | None = None,
+    upper: tuple[Ints | int, Ints | int] | None = None,
+) -> ColumnMask:
+    """Make a mask of one head from spans [keys] or numbers; ends are clipped to the rows, reversed ones are empty."""
+    lts, lte = _span(rows, keys, lower or (rows, rows))
+    uts, ute = _span(rows, keys, upper or (0, 0))
+    return ColumnMask._trusted([lts, lte, uts, ute], rows)
+
+
+def _span(rows: int, keys: int, ends: tuple[Ints | int, Ints | int]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    start = np.broadcast_to(np.clip(ends[0], 0, rows), (1, 1, keys)).astype(np.int32)
+    end = np.broadcast_to(np.clip(ends[1], 0, rows), (1, 1, keys)).astype(np.int32)
+    return start, np.maximum(start, end)
+
+
+def _sizes(num_rows: int, num_keys: int | None) -> tuple[int, int]:
+    rows = require_int("num_rows", num_rows, maximum=2**31 - 1)
+    return rows, rows if num_keys is None else require_int("num_keys", num_keys, maximum=2**31 - 1)
+
+
+def _rows_and_key(num_rows: int) -> tuple[int, NDArray[np.int64]]:
+    rows = require_int("num_rows", num_rows, maximum=2**31 - 1)
+    return rows, np.arange(rows, dtype=np.int64)
+
+
+def _pair(name: str, meaning: str, pair: Sequence[int]) -> tuple[int, int]:
+    if isinstance(pair, str) or not isinstance(pair, Sequence | np.ndarray) or len(pair) != 2:
+        raise MaskError(f"{name} must be {meaning}, got {pair!r}")
+    return require_int(f"{name}[0]", pair[0]), require_int(f"{name}[1]", pair[1])
+
+
+def _evicted_keys(slots: NDArray[np.int64], start_row: int) -> NDArray[np.int64]:
+    """Return the key that leaves at each row from start_row on, given the cache slot that each row draws.
+
+    A slot first holds the key of its own number, then the key of the row that drew it last.
+    """
+    rows_by_slot = np.argsort(slots, kind="stable")
+    drawn_before = np.concatenate([[False], slots[rows_by_slot[1:]] == slots[rows_by_slot[:-1]]])[: len(slots)]
+    previous_row = np.concatenate([[0], rows_by_slot[:-1]])[: len(slots)]
+    evicted = np.empty_like(slots)
+    evicted[rows_by_slot] = np.where(drawn_before, previous_row + start_row, slots[rows_by_slot])
+    return evicted

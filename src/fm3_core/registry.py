@@ -1,0 +1,68 @@
+"""Named things that a user may add to: planners, backends, engines."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import Generic, TypeVar
+
+from fm3_core.errors import UnknownNameError
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """A mapping from names to things, filled by `register` and by entry points.
+
+    Args:
+        kind: what the things are, in the singular; used in messages.
+        entry_point_group: group whose entry points are names too, loaded when first asked for.
+    """
+
+    def __init__(self, kind: str, entry_point_group: str | None = None) -> None:
+        """Start empty."""
+        self.kind = kind
+        self._group = entry_point_group
+        self._things: dict[str, T] = {}
+
+    def register(self, name: str, thing: T) -> T:
+        """Add `thing` under `name` and return it; a name that is taken is refused."""
+        if not isinstance(name, str) or not name:
+            raise UnknownNameError(f"a {self.kind}'s name must be a non-empty string, got {name!r}")
+        if name in self:
+            raise UnknownNameError(f"{self.kind} {name!r} is registered already; unregister it first")
+        self._things[name] = thing
+        return thing
+
+    def unregister(self, name: str) -> T:
+        """Take the thing registered under `name` out and return it."""
+        if name not in self._things:
+            raise UnknownNameError(self._unknown(name))
+        return self._things.pop(name)
+
+    def names(self) -> list[str]:
+        """Return every known name, sorted."""
+        return sorted(set(self._things) | set(self._entry_points()))
+
+    def get(self, name: str) -> T:
+        """Return the thing called `name`; an unknown name is an error that lists the known ones."""
+        if name in self._things:
+            return self._things[name]
+        found = self._entry_points().get(name)
+        if found is None:
+            raise UnknownNameError(self._unknown(name))
+        thing: T = found.load()
+        self._things[name] = thing
+        return thing
+
+    def __contains__(self, name: object) -> bool:
+        """Say whether `name` is known."""
+        return name in self._things or name in self._entry_points()
+
+    def _entry_points(self) -> dict[str, EntryPoint]:
+        if self._group is None:
+            return {}
+        return {point.name: point for point in entry_points(group=self._group)}
+
+    def _unknown(self, name: object) -> str:
+        known = ", ".join(self.names()) or "none"
+        return f"unknown {self.kind} {name!r}; known: {known}"
