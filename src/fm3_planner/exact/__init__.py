@@ -1,0 +1,1 @@
+"""Planners that prove what they answer."""
