@@ -6,6 +6,7 @@ communication, exact counts and block maps, and the nouns that planner, exchange
 """
 
 from fm3_core import patterns
+from fm3_core.blocks import BlockMap
 from fm3_core.cluster import Cluster
 from fm3_core.errors import (
     ExchangeError,
@@ -16,13 +17,17 @@ from fm3_core.errors import (
     UnknownNameError,
     UnsupportedError,
 )
+from fm3_core.extrema import BlockExtrema
 from fm3_core.localize import localize, localize_by_definition
 from fm3_core.mask import ColumnMask, pack
 from fm3_core.partition import Partition
 from fm3_core.registry import Registry
 from fm3_core.transfer import Exchange, Transfer
+from fm3_core.workload import block_counts, needs, visible_pairs_by_chunk, visible_pairs_by_row_range
 
 __all__ = [
+    "BlockExtrema",
+    "BlockMap",
     "Cluster",
     "ColumnMask",
     "Exchange",
@@ -36,8 +41,12 @@ __all__ = [
     "Transfer",
     "UnknownNameError",
     "UnsupportedError",
+    "block_counts",
     "localize",
     "localize_by_definition",
+    "needs",
     "pack",
     "patterns",
+    "visible_pairs_by_chunk",
+    "visible_pairs_by_row_range",
 ]

@@ -1,0 +1,155 @@
+"""Block maps: which blocks of rows and keys a kernel skips, which it must mask, which it takes whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fm3_core.check import require_int
+from fm3_core.counts import RowChunks, num_key_chunks, spans_by_entry
+from fm3_core.extrema import BlockExtrema
+from fm3_core.mask import ColumnMask
+from fm3_core.registry import Registry
+
+EMPTY = 0
+"""Nothing of the block is visible."""
+PARTIAL = 1
+"""Some of the block may be hidden: whoever computes it applies the spans that cut it."""
+FULL = 2
+"""All of the block is visible."""
+
+CUT_BY_LOWER = 1
+"""Bit of `BlockMap.cuts`: lower spans hide rows of the block."""
+CUT_BY_UPPER = 2
+"""Bit of `BlockMap.cuts`: upper spans hide rows of the block."""
+
+Kinds = NDArray[np.uint8]
+_CELLS_AT_ONCE = 1 << 22
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BlockMap:
+    """The kind of every block of a mask, edge blocks clamped to the rows and keys that there are.
+
+    Attributes:
+        kinds: uint8 [batch, heads, row blocks, key blocks], read-only: EMPTY 0, PARTIAL 1, FULL 2. EMPTY and FULL are
+            always true; PARTIAL is always true with method "exact", and with "extrema" it may be EMPTY or FULL in truth.
+        cuts: uint8, same shape, read-only: for a PARTIAL block the bits CUT_BY_LOWER 1 and CUT_BY_UPPER 2, else 0.
+            Applying only the mask's spans named there gives exactly the visible pairs of the block.
+        block_rows: rows of a block.
+        block_keys: keys of a block.
+        num_rows: rows of the mask.
+        num_keys: keys of the mask.
+    """
+
+    kinds: Kinds
+    cuts: Kinds
+    block_rows: int
+    block_keys: int
+    num_rows: int
+    num_keys: int
+
+    def __post_init__(self) -> None:
+        """Freeze the arrays."""
+        self.kinds.flags.writeable = False
+        self.cuts.flags.writeable = False
+
+    @classmethod
+    def from_mask(cls, mask: ColumnMask, block_rows: int, block_keys: int, method: str = "exact") -> BlockMap:
+        """Classify every block of a mask.
+
+        Args:
+            mask: any mask; its spans are taken as they stand, so that `cuts` names them.
+            block_rows: rows of a block, at least 1.
+            block_keys: keys of a block, at least 1.
+            method: "exact" decides by counts of visible pairs; "extrema" by the maxima and minima of each key block's
+                vectors, O(1) a block, as a kernel can afford.
+
+        Raises:
+            MaskError: a block size below 1.
+            UnknownNameError: an unknown method; the message lists the known ones.
+        """
+        block_rows = require_int("block_rows", block_rows, minimum=1)
+        block_keys = require_int("block_keys", block_keys, minimum=1)
+        classify = METHODS.get(method)
+        kinds, cuts = classify(mask, block_rows, block_keys)
+        return cls(
+            kinds=kinds,
+            cuts=cuts,
+            block_rows=block_rows,
+            block_keys=block_keys,
+            num_rows=mask.num_rows,
+            num_keys=mask.num_keys,
+        )
+
+    @property
+    def num_empty(self) -> int:
+        """EMPTY blocks, over all batch entries and heads."""
+        return int(np.count_nonzero(self.kinds == EMPTY))
+
+    @property
+    def num_partial(self) -> int:
+        """PARTIAL blocks, over all batch entries and heads."""
+        return int(np.count_nonzero(self.kinds == PARTIAL))
+
+    @property
+    def num_full(self) -> int:
+        """FULL blocks, over all batch entries and heads."""
+        return int(np.count_nonzero(self.kinds == FULL))
+
+    def __repr__(self) -> str:
+        """Say the shape and the counts, not the blocks."""
+        return (
+            f"BlockMap({self.num_rows} x {self.num_keys} in blocks of {self.block_rows} x {self.block_keys}: "
+            f"{self.num_empty} empty, {self.num_partial} partial, {self.num_full} full)"
+        )
+
+
+def _by_extrema(mask: ColumnMask, block_rows: int, block_keys: int) -> tuple[Kinds, Kinds]:
+    extrema = BlockExtrema.from_mask(mask, block_keys)
+    row_start = np.arange(0, mask.num_rows, block_rows, dtype=np.int64)[:, None]
+    row_end = np.minimum(row_start + block_rows, mask.num_rows)
+    kinds = np.empty((mask.batch, mask.heads, len(row_start), extrema.num_blocks), dtype=np.uint8)
+    cuts = np.empty_like(kinds)
+    for entry in np.ndindex(mask.batch, mask.heads):
+        empty = (row_start >= extrema.max_lts[entry]) & (row_end <= extrema.min_lte[entry])
+        empty |= (row_start >= extrema.max_uts[entry]) & (row_end <= extrema.min_ute[entry])
+        lower = (row_start < extrema.max_lte[entry]) & (row_end > extrema.min_lts[entry])
+        upper = (row_start < extrema.max_ute[entry]) & (row_end > extrema.min_uts[entry])
+        kinds[entry], cuts[entry] = _classified(empty, ~(lower | upper), lower, upper)
+    return kinds, cuts
+
+
+def _by_counts(mask: ColumnMask, block_rows: int, block_keys: int) -> tuple[Kinds, Kinds]:
+    rows = RowChunks.equal(mask.num_rows, block_rows)
+    kinds = np.empty((mask.batch, mask.heads, rows.num_chunks, num_key_chunks(mask, block_keys)), dtype=np.uint8)
+    cuts = np.empty_like(kinds)
+    blocks_at_once = max(1, _CELLS_AT_ONCE // max(rows.num_chunks, 1))
+    for first in range(0, kinds.shape[3], blocks_at_once):
+        behind = min(first + blocks_at_once, kinds.shape[3])
+        slab = mask.slice_keys(first * block_keys, min(behind * block_keys, mask.num_keys))
+        entries = np.ndindex(mask.batch, mask.heads)
+        for (batch, head), hidden in zip(entries, spans_by_entry(slab, rows, block_keys), strict=True):
+            lower, upper = hidden.lower > 0, hidden.upper > 0
+            either = hidden.lower + hidden.upper - hidden.both
+            classified = _classified(either == hidden.pairs, ~(lower | upper), lower, upper)
+            kinds[batch, head, :, first:behind], cuts[batch, head, :, first:behind] = classified
+    return kinds, cuts
+
+
+def _classified(
+    empty: NDArray[np.bool_], full: NDArray[np.bool_], lower: NDArray[np.bool_], upper: NDArray[np.bool_]
+) -> tuple[Kinds, Kinds]:
+    """Return the kinds and cuts of blocks; EMPTY has precedence."""
+    kinds = np.where(empty, np.uint8(EMPTY), np.where(full, np.uint8(FULL), np.uint8(PARTIAL)))
+    cuts = lower * np.uint8(CUT_BY_LOWER) | upper * np.uint8(CUT_BY_UPPER)
+    return kinds, np.where(kinds == PARTIAL, cuts, np.uint8(0))
+
+
+METHODS: Registry[Callable[[ColumnMask, int, int], tuple[Kinds, Kinds]]] = Registry("block map method")
+"""The ways to classify blocks, by name."""
+METHODS.register("exact", _by_counts)
+METHODS.register("extrema", _by_extrema)

@@ -1,0 +1,156 @@
+"""Exact counts of hidden and visible pairs by row chunk and key chunk, by difference arrays.
+
+No function here looks at a (row, key) pair. The rows of a chunk that a span hides are a piecewise linear function of
+the chunk's boundaries, so its second difference is nothing but the span's start (+1) and its end (-1): these are
+scattered into bins of (row chunk, key chunk) and summed up from the top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fm3_core.errors import MaskError
+from fm3_core.mask import ColumnMask
+from fm3_core.span import Ints
+
+SignedSpans: TypeAlias = tuple[Ints, Ints, int]
+"""Starts [keys], ends [keys] (reversed spans count as empty), and the sign that their rows are counted with."""
+
+_EXACT_FLOATS = 2**53
+"""np.bincount sums its weights as float64, which holds every integer up to this."""
+
+
+@dataclass(frozen=True, eq=False)
+class RowChunks:
+    """Consecutive row ranges [bounds[i], bounds[i + 1]).
+
+    Args:
+        bounds: int64 [chunks + 1], not descending.
+        size: rows of every chunk but the last if they start at 0 and are equal, else 0.
+    """
+
+    bounds: NDArray[np.int64]
+    size: int = 0
+
+    @classmethod
+    def equal(cls, num_rows: int, size: int) -> RowChunks:
+        """Cut num_rows rows into chunks of one size; the last may be shorter."""
+        return cls(np.append(np.arange(0, num_rows, size, dtype=np.int64), num_rows), size)
+
+    @classmethod
+    def between(cls, name: str, bounds: ArrayLike, num_rows: int) -> RowChunks:
+        """Check bounds that a caller knows as `name`: integers in 0..num_rows, at least one, not descending."""
+        array = np.asarray(bounds)
+        if array.ndim != 1 or len(array) == 0 or not np.issubdtype(array.dtype, np.integer):
+            raise MaskError(f"{name} must be integers [ranges + 1], got {array.dtype} {array.shape}")
+        before = np.concatenate([array[:1], array[:-1]])
+        wrong = np.flatnonzero((array < 0) | (array > num_rows) | (array < before))
+        if wrong.size:
+            i = wrong[0]
+            raise MaskError(
+                f"{name}[{i}] = {array[i]} must be in 0..{num_rows} and not below the bound before it, {before[i]} "
+                f"({wrong.size} of {len(array)} are wrong)"
+            )
+        return cls(array.astype(np.int64))
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks in all, those without rows counted."""
+        return len(self.bounds) - 1
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Rows of each chunk."""
+        return np.diff(self.bounds)
+
+    def place(self, row: Ints) -> tuple[Ints, Ints]:
+        """Return the chunk that each row boundary falls in and the rows from it to that chunk's end.
+
+        A boundary at the end of all chunks falls in chunk num_chunks, or 0 rows before the end of the last.
+        """
+        row = np.clip(row, self.bounds[0], self.bounds[-1])
+        chunk = row // self.size if self.size else np.searchsorted(self.bounds, row, side="right") - 1
+        return chunk, np.append(self.bounds[1:], self.bounds[-1])[chunk] - row
+
+
+@dataclass(frozen=True, eq=False)
+class SpanPairs:
+    """Pairs of each (row chunk, key chunk) of one batch entry and head, int64 [row chunks, key chunks]."""
+
+    pairs: NDArray[np.int64]
+    """All pairs, hidden or not."""
+    lower: NDArray[np.int64]
+    """Pairs that the lower spans hide."""
+    upper: NDArray[np.int64]
+    """Pairs that the upper spans hide."""
+    both: NDArray[np.int64]
+    """Pairs that the lower and the upper span of their column hide."""
+
+
+def visible_by_entry(mask: ColumnMask, rows: RowChunks, key_size: int) -> Iterator[NDArray[np.int64]]:
+    """Yield the visible pairs, int64 [row chunks, key chunks], of each batch entry and head in turn."""
+    pairs, key_chunk = _grid(mask, rows, key_size)
+    for entry in np.ndindex(mask.batch, mask.heads):
+        lower, upper, both = _families(mask, entry)
+        hidden = _count([(*lower, 1), (*upper, 1), (*both, -1)], key_chunk, rows, pairs.shape[1])
+        yield pairs - hidden
+
+
+def spans_by_entry(mask: ColumnMask, rows: RowChunks, key_size: int) -> Iterator[SpanPairs]:
+    """Yield the pairs that each family of spans hides, for each batch entry and head in turn."""
+    pairs, key_chunk = _grid(mask, rows, key_size)
+    for entry in np.ndindex(mask.batch, mask.heads):
+        counted = [_count([(*spans, 1)], key_chunk, rows, pairs.shape[1]) for spans in _families(mask, entry)]
+        yield SpanPairs(pairs, *counted)
+
+
+def num_key_chunks(mask: ColumnMask, key_size: int) -> int:
+    """Return the number of key chunks of a size, a shorter last one counted."""
+    return -(-mask.num_keys // key_size)
+
+
+def _grid(mask: ColumnMask, rows: RowChunks, key_size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the pairs of each cell and the key chunk of each key."""
+    key_bounds = np.append(np.arange(0, mask.num_keys, key_size, dtype=np.int64), mask.num_keys)
+    return np.multiply.outer(rows.lengths, np.diff(key_bounds)), np.arange(mask.num_keys, dtype=np.int64) // key_size
+
+
+def _families(mask: ColumnMask, entry: tuple[int, ...]) -> list[tuple[Ints, Ints]]:
+    """Return one entry's lower spans, upper spans and their intersections (reversed where they do not meet)."""
+    lts, lte, uts, ute = (vector[entry] for vector in mask.vectors)
+    return [(lts, lte), (uts, ute), (np.maximum(lts, uts), np.minimum(lte, ute))]
+
+
+def _count(
+    families: Sequence[SignedSpans], key_chunk: NDArray[np.int64], rows: RowChunks, key_chunks: int
+) -> NDArray[np.int64]:
+    """Sum the signed rows of each row chunk in all spans, by key chunk: int64 [row chunks, key chunks]."""
+    bins, signs, to_ends = [], [], []
+    for start, end, sign in families:
+        hides = np.flatnonzero(start < end)
+        for boundary, sign_here in ((start[hides], sign), (end[hides], -sign)):
+            chunk, to_end = rows.place(boundary)
+            bins.append(chunk * np.int64(key_chunks) + key_chunk[hides])
+            signs.append(np.full(len(hides), sign_here, dtype=np.int8))
+            to_ends.append(sign_here * to_end)
+    shape = (rows.num_chunks + 1, key_chunks)
+    index, boundaries = np.concatenate(bins), np.concatenate(signs)
+    opened = _sum_by_bin(index, boundaries, shape)
+    counted = _sum_by_bin(index, np.concatenate(to_ends), shape)[:-1]
+    np.cumsum(opened, axis=0, out=opened)
+    counted[1:] += opened[:-2] * rows.lengths[1:, None]
+    return counted
+
+
+def _sum_by_bin(index: Ints, values: Ints, shape: tuple[int, int]) -> NDArray[np.int64]:
+    """Sum integers by bin, exactly: in two halves where float64 weights could round."""
+    if len(values) * int(np.abs(values).max(initial=0)) < _EXACT_FLOATS:
+        summed = np.bincount(index, weights=values, minlength=shape[0] * shape[1])
+        return summed.astype(np.int64).reshape(shape)
+    high = values >> 16
+    return (_sum_by_bin(index, high, shape) << 16) + _sum_by_bin(index, values - (high << 16), shape)
