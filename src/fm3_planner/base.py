@@ -135,7 +135,7 @@ def _refuse_wrong_cover(problem: PlanProblem, chunks_by_rank: list[list[int]], p
         shortest = min(range(problem.num_ranks), key=lambda rank: len(chunks_by_rank[rank]))
         _refuse(
             planner,
-            f"chunk {missing[0]} is missing: none of ranks 0..{problem.num_ranks - 1} has it; rank {shortest} "
+            f"chunk {missing[0]} is missing: no rank of 0..{problem.num_ranks - 1} has it; rank {shortest} "
             f"has the fewest chunks, {len(chunks_by_rank[shortest])} "
             f"({len(missing)} of {num_chunks} chunks are missing)",
         )
