@@ -1,0 +1,433 @@
+"""Checks the forward kernel against a float32 oracle, then times it; one file, needs torch and the built extension.
+
+    python hopper_check.py --extension DIR --core SRC --data document_lengths.json check bench ...
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import math
+import pathlib
+import statistics
+import sys
+import time
+
+import numpy as np
+import torch
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--extension", type=pathlib.Path, required=True)
+parser.add_argument("--core", type=pathlib.Path, required=True)
+parser.add_argument("--data", type=pathlib.Path, required=True)
+parser.add_argument("--out", type=pathlib.Path, default=None)
+parser.add_argument("--lengths", type=int, nargs="*", default=[8192, 32768])
+parser.add_argument("--masks", nargs="*", default=None)
+parser.add_argument("--suffixes", nargs="*", default=[""], help="variants of the instance, by name suffix")
+parser.add_argument("--budget_ms", type=float, default=120.0)
+parser.add_argument("--random", type=int, default=150)
+parser.add_argument("--heads", type=int, default=32)
+parser.add_argument("--kv_heads", type=int, default=32)
+parser.add_argument("--dim", type=int, default=128)
+parser.add_argument("--section_mb", type=float, default=32.0)
+parser.add_argument("steps", nargs="*", default=["check", "bench"])
+args = parser.parse_args()
+
+sys.path.insert(0, str(args.core))
+from fm3_core import ColumnMask, patterns  # noqa: E402
+
+_path = next(args.extension.glob("_C*.so"))
+_spec = importlib.util.spec_from_file_location("_C", _path)
+C = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(C)
+INSTANCES = C.instances()
+DEV = torch.device("cuda")
+
+
+class Prepared:
+    """A mask's device arrays."""
+
+    def __init__(self, mask: ColumnMask, block_rows: int) -> None:
+        self.mask, self.block_rows = mask, block_rows
+        self.vectors = [torch.from_numpy(np.array(x)).to(DEV).contiguous() for x in (mask.lts, mask.lte, mask.uts, mask.ute)]
+        sizes = C.prepared_sizes(mask.batch, mask.heads, mask.num_rows, mask.num_keys, block_rows)
+        self.buffers = [torch.full((max(n, 16),), 0xA5, dtype=torch.uint8, device=DEV) for n in sizes]
+        self.native = C.PreparedMask(
+            batch=mask.batch, heads=mask.heads, num_rows=mask.num_rows, num_keys=mask.num_keys, block_rows=block_rows,
+            columns=self.buffers[0].data_ptr(), extrema=self.buffers[1].data_ptr(), row_blocks=self.buffers[2].data_ptr())
+        self.prepare()
+
+    def prepare(self) -> None:
+        C.prepare_mask(*[x.data_ptr() for x in self.vectors], self.native, self.buffers[3].data_ptr(), self.block_rows,
+                       torch.cuda.current_stream().cuda_stream)
+
+    def row_blocks(self) -> np.ndarray:
+        n = self.mask.batch * self.mask.heads * -(-self.mask.num_rows // self.block_rows) * 16
+        return self.buffers[2][:n].cpu().numpy().view(np.int32).reshape(self.mask.batch, self.mask.heads, -1, 4)
+
+
+def row_tensor(x):
+    return C.RowTensor(x.data_ptr(), list(x.shape), [x.stride(0), x.stride(1), x.stride(2)])
+
+
+COUNTER = torch.zeros(1, dtype=torch.int32, device=DEV)
+
+
+def instance_name(q, suffix=""):
+    return f"{'bf16' if q.dtype == torch.bfloat16 else 'fp16'}_dim{q.shape[-1]}{suffix}"
+
+
+def launch(q, k, v, prepared, out, lse, *, suffix="", num_ctas=0, scale=None, section_mb=None):
+    B, S, H, D = q.shape
+    kv_bytes = 4 * k.shape[1] * D
+    section = max(1, int((section_mb or args.section_mb) * 2**20 // max(kv_bytes, 1))) * (H // k.shape[2])
+    section = min(section, B * H)
+    C.forward(instance_name(q, suffix), row_tensor(q), row_tensor(k), row_tensor(v), row_tensor(out), lse.data_ptr(),
+              prepared.native, COUNTER.data_ptr(), scale or D**-0.5, section, num_ctas,
+              torch.cuda.current_stream().cuda_stream)
+
+
+def forward(q, k, v, prepared, **options):
+    out = torch.full(q.shape, float("nan"), dtype=q.dtype, device=DEV)
+    lse = torch.full((q.shape[0], q.shape[2], q.shape[1]), float("nan"), device=DEV)
+    launch(q, k, v, prepared, out, lse, **options)
+    return out, lse
+
+
+def oracle(q, k, v, visible, dtype=torch.float32):
+    """Dense attention in dtype; visible bool [Bm, Hm, S, T] on the device."""
+    B, S, H, D = q.shape
+    group, mask_group = H // k.shape[2], H // visible.shape[1]
+    q, k, v = (x.to(dtype).transpose(1, 2) for x in (q, k, v))
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    scores = (q @ k.transpose(-1, -2)) * D**-0.5
+    scores = scores.masked_fill(~visible.repeat_interleave(mask_group, 1), float("-inf"))
+    lse = torch.logsumexp(scores.float(), -1)
+    p = torch.softmax(scores, -1).nan_to_num(0.0)
+    return (p @ v).transpose(1, 2), lse
+
+
+FAILURES: list[str] = []
+WORST = {"out": 0.0, "lse": 0.0}
+CASES = [0]
+
+
+def compare(name, q, k, v, mask, **options):
+    block_rows = INSTANCES[instance_name(q, options.get("suffix", ""))]["block_rows"]
+    prepared = Prepared(mask, block_rows)
+    out, lse = forward(q, k, v, prepared, **options)
+    torch.cuda.synchronize()
+    visible = torch.from_numpy(mask.to_dense()).to(DEV)
+    right, right_lse = oracle(q, k, v, visible)
+    plain, _ = oracle(q, k, v, visible, q.dtype)
+    assert torch.isfinite(right).all(), "the oracle itself is not finite"
+    CASES[0] += 1
+    error = (out.float() - right).abs()
+    allowed = 2 * (plain.float() - right).abs().max().item() + 1e-6
+    seen = torch.isfinite(right_lse)
+    lse_error = torch.where(seen, (lse - right_lse).abs(), torch.where(lse == right_lse, 0.0, float("nan")))
+    worst, worst_lse = error.max().item(), lse_error.max().item() if lse_error.numel() else 0.0
+    if not worst <= allowed or not worst_lse <= 2e-4 or not torch.isfinite(out).all():
+        bad = (~(error <= allowed)).nonzero()
+        FAILURES.append(f"{name}: out {worst:.3g} (allowed {allowed:.3g}) lse {worst_lse:.3g}; {len(bad)} wrong, "
+                        f"first (b,s,h,d) {bad[:1].tolist()}, last {bad[-1:].tolist()}, of {tuple(q.shape)}")
+    else:
+        WORST["out"] = max(WORST["out"], worst / allowed)
+        WORST["lse"] = max(WORST["lse"], worst_lse)
+    return out, lse
+
+
+def tensors(B, S, T, H, G, D, dtype, seed=0):
+    g = torch.Generator(device=DEV).manual_seed(seed)
+    return [torch.randn(B, n, h, D, device=DEV, generator=g, dtype=torch.float32).to(dtype) for n, h in ((S, H), (T, G), (T, G))]
+
+
+def small_masks(S, heads, batch, seed):
+    rng = np.random.default_rng(seed)
+    cuts = np.sort(rng.integers(0, S + 1, 3))
+    docs = [int(x) for x in np.diff([0, *cuts, S])]
+    yield "full", patterns.full(S)
+    yield "causal", patterns.causal(S)
+    yield "window", patterns.sliding_window(S, max(1, S // 7), S // 9)
+    yield "causal_document", patterns.causal_document(docs)
+    yield "document", patterns.document(docs)
+    yield "share_question", patterns.share_question([[d // 3, d // 3, d - 2 * (d // 3)] for d in docs])
+    yield "global_window", patterns.global_sliding_window(S, min(16, S), S // 8, S // 8)
+    yield "causal_blockwise", patterns.causal_blockwise(docs)
+    yield "prefix_document", patterns.prefix_lm_document([(d // 3, d) for d in docs])
+    yield "prefix_causal", patterns.prefix_lm_causal(S, S // 2)
+    yield "qk_sparse", patterns.qk_sparse(S, [(S // 5, S // 3)])
+    if S > 8:
+        yield "eviction", patterns.random_eviction(S, S // 2, heads, batch, seed=seed)
+
+
+def random_mask(rng, S, T, heads, batch):
+    shape = (batch, heads, T)
+    style = rng.integers(0, 4)
+    a, b = np.sort(rng.integers(0, S + 1, (2, *shape)), axis=0)
+    c, d = np.sort(rng.integers(0, S + 1, (2, *shape)), axis=0)
+    if style == 1:  # long constant runs, so that blocks are EMPTY and FULL too
+        for x in (a, b, c, d):
+            x[...] = np.repeat(x[..., ::97], 97, axis=-1)[..., :T]
+        a, b = np.minimum(a, b), np.maximum(a, b)
+        c, d = np.minimum(c, d), np.maximum(c, d)
+    if style == 2:
+        c[...], d[...] = 0, np.clip(np.arange(T) - (T - S) + rng.integers(-9, 9), 0, S)
+        b[...] = S
+    if style == 3:
+        a[...], b[...] = np.where(rng.random(shape) < 0.5, S, a), S
+        c[...], d[...] = 0, np.clip(np.arange(T) - (T - S), 0, S)
+    return ColumnMask(*(x.astype(np.int32) for x in (a, b, c, d)), num_rows=S)
+
+
+def check():
+    start = time.time()
+    for suffix in args.suffixes:
+        for dtype in (torch.bfloat16, torch.float16):
+            for D in (64, 128):
+                probe = torch.empty(1, 1, 1, D, dtype=dtype)
+                if instance_name(probe, suffix) not in INSTANCES:
+                    continue
+                for n, (B, S, H, G) in enumerate(((1, 128, 1, 1), (2, 257, 4, 2), (1, 1000, 6, 1), (1, 33, 2, 2), (2, 640, 4, 4))):
+                    q, k, v = tensors(B, S, S, H, G, D, dtype, seed=n)
+                    for name, mask in small_masks(S, (1, G, H)[n % 3], (1, B)[n % 2], n):
+                        compare(f"{suffix} {name} {dtype} D={D} S={S} H={H} G={G}", q, k, v, mask, suffix=suffix)
+                    if len(FAILURES) > 12:
+                        return
+                rng = np.random.default_rng(D)
+                for i in range(args.random):
+                    B, G, m = int(rng.integers(1, 3)), int(rng.integers(1, 3)), int(rng.integers(1, 3))
+                    H = G * m
+                    S, T = int(rng.integers(1, 700)), int(rng.integers(1, 700))
+                    mask = random_mask(rng, S, T, [1, G, H][i % 3], [1, B][i % 2])
+                    q, k, v = tensors(B, S, T, H, G, D, dtype, seed=i)
+                    compare(f"{suffix} random {i} {dtype} D={D} S={S} T={T} B={B} H={H} G={G} Hm={mask.heads}", q, k, v, mask,
+                            suffix=suffix, num_ctas=[0, 1, 3][i % 3])
+                    if len(FAILURES) > 12:
+                        return
+                cases(dtype, D, suffix)
+        print(f"checked {CASES[0]} cases{suffix}, {len(FAILURES)} failures, worst out/allowed {WORST['out']:.2f}, "
+              f"worst lse {WORST['lse']:.2g}, {time.time() - start:.0f} s", flush=True)
+
+
+def cases(dtype, D, suffix):
+    def one(name, S, T, mask, B=1, H=2, G=1, **options):
+        q, k, v = tensors(B, S, T, H, G, D, dtype, seed=S)
+        return compare(f"{suffix} case {name} {dtype} D={D}", q, k, v, mask, suffix=suffix, **options)
+
+    def columns(S, T, lts, lte, uts=0, ute=0):
+        f = lambda x: np.broadcast_to(np.asarray(x, np.int32), (1, 1, T)).copy()  # noqa: E731
+        return ColumnMask(f(lts), f(lte), f(uts), f(ute), num_rows=S)
+
+    one("1", 130, 130, columns(130, 130, 128, 130))
+    one("2", 128, 129, patterns.full(128, 129))
+    lts, ute = np.full(512, 512), np.zeros(512)
+    lts[5], ute[5], lts[9], ute[9] = 291, 313, 147, 402
+    one("3a", 512, 512, columns(512, 512, lts, 512, 0, ute))
+    z = np.zeros(512)
+    a, b, c, d = z.copy(), z.copy(), z.copy(), z.copy()
+    a[7], b[7], c[7], d[7] = 178, 399, 67, 242
+    one("3b", 512, 512, columns(512, 512, a, b, c, d))
+    one("5a", 300, 300, columns(300, 300, 0, 14))
+    one("5b", 300, 300, columns(300, 300, 297, 300))
+    one("5c", 300, 300, columns(300, 300, 0, 300))
+    one("6", 300, 100, patterns.causal(300, 100))
+    one("7", 11, 11, patterns.document([0, 1, 3, 7]))
+    one("7b", 1025, 1025, patterns.document([512, 513]))
+    one("9", 300, 300, patterns.document([100, 200]) & patterns.sliding_window(300, 20, 10))
+    one("9b", 8, 8, patterns.sliding_window(8, 2))
+    for blocks in (1, 2, 3, 5):
+        for T in (1, 128, 129, 384, 640):
+            one(f"14 {blocks} {T}", 128 * blocks, T, patterns.full(128 * blocks, T), num_ctas=1)
+    q, k, v = tensors(2, 300, 300, 4, 2, D, dtype)
+    big = torch.randn(2, 300, 8, D, device=DEV).to(dtype)
+    compare("11 strided", big[:, :, ::2], k, v, patterns.causal(300), suffix=suffix)
+    compare("11 transposed", q.transpose(1, 2).contiguous().transpose(1, 2), k, v, patterns.causal(300), suffix=suffix)
+    q, k, v = tensors(1, 512, 512, 2, 2, D, dtype)
+    mask = patterns.causal_document([100, 212, 200])
+    prepared = Prepared(mask, INSTANCES[instance_name(q, suffix)]["block_rows"])
+    first, _ = forward(q, k, v, prepared, suffix=suffix)
+    for _ in range(1000):
+        again, _ = forward(q, k, v, prepared, suffix=suffix)
+    if not torch.equal(first, again):
+        FAILURES.append("15: a repeat differs")
+    q, k, v = tensors(2840, 32, 32, 16, 16, D, dtype)
+    prepared = Prepared(patterns.causal(32), INSTANCES[instance_name(q, suffix)]["block_rows"])
+    out, _ = forward(q, k, v, prepared, suffix=suffix)
+    right = torch.nn.functional.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=True)
+    if not (out - right.transpose(1, 2)).abs().max() < 0.05:
+        FAILURES.append("16: many tiny sequences")
+
+
+BEST = {
+    8192: [685, 629, 386, 511, 529, 333, 329, 525, 465, 621, 567, 350],
+    32768: [706, 657, 553, 527, 598, 399, 482, 515, 493, 614, 601, 372],
+    131072: [705, 663, 618, 617, 637, 524, 586, 613, 595, 594, 600, 361],
+}
+NAMES = ["full", "causal", "sliding_window", "causal_document", "document", "share_question", "global_sliding_window",
+         "causal_blockwise", "prefix_lm_document", "prefix_lm_causal", "qk_sparse", "random_eviction"]
+
+
+def bench_mask(name, S, heads):
+    lengths_file = json.loads(args.data.read_text())
+    first = lengths_file["batches"][str(S)][0]
+    docs = first["lengths"]
+    starts = np.cumsum([0, *docs])
+    stretches = [(int(s), n) for s, n, hidden in zip(starts, docs, first["hidden"], strict=False) if hidden]
+    return {
+        "full": lambda: patterns.full(S),
+        "causal": lambda: patterns.causal(S),
+        "sliding_window": lambda: patterns.sliding_window(S, S // 16 - 1),
+        "causal_document": lambda: patterns.causal_document(docs),
+        "document": lambda: patterns.document(docs),
+        "share_question": lambda: patterns.share_question(first["question_then_answers"]),
+        "global_sliding_window": lambda: patterns.global_sliding_window(S, 16, S // 16, S // 16),
+        "causal_blockwise": lambda: patterns.causal_blockwise(docs),
+        "prefix_lm_document": lambda: patterns.prefix_lm_document(list(zip(first["prefix"], docs, strict=True))),
+        "prefix_lm_causal": lambda: patterns.prefix_lm_causal(S, S // 2),
+        "qk_sparse": lambda: patterns.qk_sparse(S, stretches or [(1024, 538), (2358, 1700)]),
+        "random_eviction": lambda: patterns.random_eviction(S, S // 2, heads, 1, seed=0),
+    }[name]()
+
+
+def median_ms(call, budget_ms=None):
+    budget_ms = budget_ms or args.budget_ms
+    for _ in range(2):
+        call()
+    torch.cuda.synchronize()
+    a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    a.record()
+    call()
+    b.record()
+    torch.cuda.synchronize()
+    n = int(min(50, max(4, budget_ms / max(a.elapsed_time(b), 1e-3))))
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(n + 1)]
+    events[0].record()
+    for i in range(n):
+        call()
+        events[i + 1].record()
+    torch.cuda.synchronize()
+    return statistics.median(events[i].elapsed_time(events[i + 1]) for i in range(n))
+
+
+RESULTS: list[dict] = []
+
+
+def verify(q, k, v, out, lse, mask, rows):
+    """Worst error on sampled rows and heads, over that of plain bf16."""
+    worst = 0.0
+    for b, h in ((0, 0), (q.shape[0] - 1, q.shape[2] - 1)):
+        g = h * k.shape[2] // q.shape[2]
+        mh = h * mask.heads // q.shape[2]
+        mb = 0 if mask.batch == 1 else b
+        r = torch.as_tensor(rows, device=DEV)[:, None]
+        lts, lte, uts, ute = (torch.from_numpy(np.array(x[mb, mh])).to(DEV)[None] for x in (mask.lts, mask.lte, mask.uts, mask.ute))
+        visible = ~(((r >= lts) & (r < lte)) | ((r >= uts) & (r < ute)))
+        qq, kk, vv = q[b : b + 1, rows, h : h + 1], k[b : b + 1, :, g : g + 1], v[b : b + 1, :, g : g + 1]
+        right, right_lse = oracle(qq, kk, vv, visible[None, None])
+        plain, _ = oracle(qq, kk, vv, visible[None, None], q.dtype)
+        error = (out[b : b + 1, rows, h : h + 1].float() - right).abs().max().item()
+        worst = max(worst, error / (2 * (plain.float() - right).abs().max().item() + 1e-6))
+        lse_error = (lse[b, h, rows] - right_lse[0, 0]).abs().nan_to_num(0.0).max().item()
+        worst = max(worst, lse_error / 1e-3)
+    return worst
+
+
+def bench():
+    H, G, D = args.heads, args.kv_heads, args.dim
+    a, b = (torch.randn(8192, 8192, device=DEV).bfloat16() for _ in range(2))
+    t = median_ms(lambda: a @ b)
+    print(f"cuBLAS 8192^3 {2 * 8192**3 / t / 1e9:.0f} TFLOP/s", flush=True)
+    RESULTS.append({"cell": "cublas_8192", "tflops": 2 * 8192**3 / t / 1e9})
+    for S in args.lengths:
+        B = max(1, 131072 // S)
+        q, k, v = tensors(B, S, S, H, G, D, torch.bfloat16)
+        out, lse = torch.empty_like(q), torch.empty(B, H, S, device=DEV)
+        ratios: dict[str, list[float]] = {s: [] for s in args.suffixes}
+        for i, name in enumerate(NAMES):
+            if args.masks and name not in args.masks:
+                continue
+            mask = bench_mask(name, S, H)
+            pairs = int(mask.visible_pairs().sum()) * (H // mask.heads) * (B // mask.batch)
+            line = f"{name:22s} {S:6d} {pairs / (B * H * S * S):.3f} "
+            for suffix in args.suffixes:
+                info = INSTANCES[instance_name(q, suffix)]
+                prepared = Prepared(mask, info["block_rows"])
+                out.fill_(float("nan"))
+                launch(q, k, v, prepared, out, lse, suffix=suffix)
+                torch.cuda.synchronize()
+                bad = verify(q, k, v, out, lse, mask, np.unique(np.linspace(0, S - 1, 97).astype(int)))
+                if not bad <= 1 or not torch.isfinite(out).all():
+                    line += f" {suffix} WRONG ({bad:.2f})"
+                    FAILURES.append(line)
+                    continue
+                t = median_ms(lambda s=suffix, p=prepared: launch(q, k, v, p, out, lse, suffix=s))
+                tflops = 4 * pairs * D / t / 1e9
+                blocks = int(prepared.row_blocks()[..., 3].sum()) * (H // mask.heads) * (B // mask.batch)
+                used = pairs / (blocks * info["block_rows"] * 128)
+                best = BEST[S][i]
+                ratios[suffix].append(tflops / best)
+                line += f"  {suffix}: {tflops:4.0f} ({tflops / best:.2f} of {best}; fill {used:.2f}, raw {tflops / used:.0f})"
+                RESULTS.append({"cell": name, "tokens": S, "suffix": suffix, "tflops": tflops, "ms": t, "best": best,
+                                "pairs": pairs, "blocks": blocks, "heads": H, "kv_heads": G, "dim": D,
+                                "section_mb": args.section_mb})
+            print(line, flush=True)
+        for suffix, r in ratios.items():
+            if r:
+                print(f"== {S} {suffix}: geometric mean of ratios {math.exp(sum(map(math.log, r)) / len(r)):.3f}", flush=True)
+
+
+def prepare():
+    for S, heads in ((8192, 1), (131072, 1), (32768, 32)):
+        mask = bench_mask("random_eviction" if heads > 1 else "causal_document", S, heads)
+        p = Prepared(mask, 128)
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            for _ in range(10):
+                p.prepare()
+        t = median_ms(graph.replay) / 10
+        print(f"prepare {S} tokens, {heads} mask heads: {t * 1e3:.1f} us", flush=True)
+        RESULTS.append({"cell": "prepare", "tokens": S, "mask_heads": heads, "us": t * 1e3})
+
+
+def yardsticks():
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    D, H = args.dim, args.heads
+    for S in args.lengths:
+        if S > 32768:
+            continue
+        B = 131072 // S
+        q, k, v = (x.transpose(1, 2) for x in tensors(B, S, S, H, H, D, torch.bfloat16))
+        for name in ("full", "causal"):
+            with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+                t = median_ms(lambda c=name == "causal": torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=c))
+            tflops = 4 * B * H * S * S * D * (1 if name == "full" else (S + 1) / 2 / S) / t / 1e9
+            print(f"cuDNN {name} {S}: {tflops:.0f}", flush=True)
+            RESULTS.append({"cell": name, "tokens": S, "engine": "cudnn", "tflops": tflops})
+        flex = torch.compile(flex_attention, dynamic=False)
+        window = S // 16 - 1
+        mods = {"full": None, "causal": lambda b, h, i, j: i >= j,
+                "sliding_window": lambda b, h, i, j: (i >= j) & (i - j <= window)}
+        for name, mod in mods.items():
+            block_mask = create_block_mask(mod, None, None, S, S, device="cuda", _compile=True) if mod else None
+            t = median_ms(lambda m=block_mask: flex(q, k, v, block_mask=m))
+            pairs = int(bench_mask(name, S, 1).visible_pairs().sum())
+            tflops = 4 * pairs * B * H * D / t / 1e9
+            print(f"FlexAttention {name} {S}: {tflops:.0f}", flush=True)
+            RESULTS.append({"cell": name, "tokens": S, "engine": "flex", "tflops": tflops})
+
+
+for step in args.steps:
+    {"check": check, "bench": bench, "prepare": prepare, "yardsticks": yardsticks}[step]()
+    for failure in FAILURES[:15]:
+        print("FAIL", failure, flush=True)
+    if FAILURES and step == "check" and "force" not in sys.argv:
+        break
+if args.out:
+    args.out.write_text(json.dumps({"gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
+                                    "date": time.strftime("%Y-%m-%d"), "results": RESULTS, "failures": FAILURES}, indent=1))
+sys.exit(1 if FAILURES else 0)

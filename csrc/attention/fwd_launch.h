@@ -1,0 +1,22 @@
+// The compiled forward kernels, found by what the problem is.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "attention/fwd_config.h"
+#include "attention/fwd_params.h"
+
+namespace fm3::attention {
+
+// One compiled kernel: what it serves, how it is cut, how to start it.
+struct FwdInstance {
+  FwdConfig config;
+  void (*launch)(const FwdParams& params, int num_ctas, cudaStream_t stream);
+};
+
+extern const FwdInstance kFwdBf16Dim128;
+extern const FwdInstance kFwdFp16Dim128;
+extern const FwdInstance kFwdBf16Dim64;
+extern const FwdInstance kFwdFp16Dim64;
+
+}  // namespace fm3::attention

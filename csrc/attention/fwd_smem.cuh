@@ -1,0 +1,33 @@
+// Shared memory of the forward kernel.
+#pragma once
+
+#include <cstdint>
+
+#include "attention/barriers.cuh"
+#include "attention/block_queue.cuh"
+#include "attention/fwd_config.h"
+
+namespace fm3::attention {
+
+// Nothing overlaps: the output is staged apart from V so that it leaves while the next tile is worked on.
+template <FwdConfig kConfig>
+struct FwdSmem {
+  static constexpr int kBlockBytes = kBlockKeys * kConfig.head_dim * 2;
+  static constexpr int kRowBytes = kConfig.block_rows() * kConfig.head_dim * 2;
+  static constexpr int kColumnBytes = 4 * kBlockKeys * 4;
+
+  alignas(1024) uint8_t q[kRowBytes];                       // [head_dim / 64][block rows][64], swizzled
+  alignas(1024) uint8_t k[kConfig.stages][kBlockBytes];     // [head_dim / 64][block keys][64], swizzled
+  alignas(1024) uint8_t v[kConfig.stages][kBlockBytes];     // the same
+  alignas(1024) uint8_t out[kRowBytes];                     // [warpgroup][head_dim / 64][64][64], swizzled
+  alignas(16) int32_t columns[kConfig.stages][4 * kBlockKeys];  // lts, lte, uts, ute of the keys in k
+  BlockEntry entries[kConfig.stages];                       // what is in k
+  Tile tile;                                                // what is in q
+  QueueStage queue[kQueueStages];
+  FwdBarriers<kConfig> barriers;
+#ifdef FM3_WATCHDOG
+  int consumers_left;  // consumer threads that have not finished
+#endif
+};
+
+}  // namespace fm3::attention
