@@ -378,6 +378,24 @@ def bench():
                 print(f"== {S} {suffix}: geometric mean of ratios {math.exp(sum(map(math.log, r)) / len(r)):.3f}", flush=True)
 
 
+def power():
+    """Clock and power while one thing runs for a second and a half."""
+    import subprocess
+
+    S, H, D = 32768, args.heads, args.dim
+    q, k, v = tensors(2, S, S, H, H, D, torch.bfloat16)
+    out, lse = torch.empty_like(q), torch.empty(2, H, S, device=DEV)
+    p = Prepared(patterns.full(S), 128)
+    a, b = (torch.randn(8192, 8192, device=DEV).bfloat16() for _ in range(2))
+    for name, call in (("attention", lambda: launch(q, k, v, p, out, lse)), ("cublas", lambda: a @ b)):
+        for _ in range(40 if name == "attention" else 1000):
+            call()
+        shown = subprocess.run(["nvidia-smi", "--query-gpu=clocks.sm,power.draw,clocks_event_reasons.active,temperature.gpu", "--format=csv,noheader"],
+                               capture_output=True, text=True, check=False).stdout.strip()
+        torch.cuda.synchronize()
+        print(f"power {name}: {shown}", flush=True)
+
+
 def prepare():
     for S, heads in ((8192, 1), (131072, 1), (32768, 32)):
         mask = bench_mask("random_eviction" if heads > 1 else "causal_document", S, heads)
@@ -422,7 +440,7 @@ def yardsticks():
 
 
 for step in args.steps:
-    {"check": check, "bench": bench, "prepare": prepare, "yardsticks": yardsticks}[step]()
+    {"check": check, "bench": bench, "prepare": prepare, "power": power, "yardsticks": yardsticks}[step]()
     for failure in FAILURES[:15]:
         print("FAIL", failure, flush=True)
     if FAILURES and step == "check" and "force" not in sys.argv:

@@ -13,14 +13,15 @@ enum class NamedBarrier : int {
 };
 
 constexpr int kQueueStages = 4;
+constexpr int kRowStages = 2;  // of Q, and of the output that takes its place
 
 template <FwdConfig kConfig>
 struct FwdBarriers {
   // arrives | waits
   tile::Barrier queue_full[kQueueStages];   // generator, 1 | loader
   tile::Barrier queue_empty[kQueueStages];  // loader, 1 | generator
-  tile::Barrier q_full;                     // loader, 1 + bytes of Q | consumers
-  tile::Barrier q_empty;                    // every consumer warp | loader
+  tile::Barrier q_full[kRowStages];         // loader, 1 + bytes of Q | consumers
+  tile::Barrier q_empty[kRowStages];        // one thread of each consumer warpgroup | loader
   tile::Barrier k_full[kConfig.stages];     // loader, 1 + bytes of K and of the columns | consumers
   tile::Barrier k_empty[kConfig.stages];    // every consumer warp | loader
   tile::Barrier v_full[kConfig.stages];     // loader, 1 + bytes of V | consumers
@@ -32,8 +33,10 @@ struct FwdBarriers {
       queue_full[i].init(1);
       queue_empty[i].init(1);
     }
-    q_full.init(1);
-    q_empty.init(kConsumerWarps);
+    for (int i = 0; i < kRowStages; ++i) {
+      q_full[i].init(1);
+      q_empty[i].init(kConfig.consumer_warpgroups);
+    }
     for (int i = 0; i < kConfig.stages; ++i) {
       k_full[i].init(1);
       k_empty[i].init(kConsumerWarps);

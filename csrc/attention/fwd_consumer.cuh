@@ -1,4 +1,7 @@
 // Role 3, two or three warpgroups of 64 rows each: scores, mask, softmax, output.
+//
+// A warpgroup works on one stream of blocks, across tiles: while the products of one block run, the softmax of the block
+// before is computed, and the first scores of a tile are under way before the output of the tile before is finished.
 #pragma once
 
 #include "attention/fwd_params.h"
@@ -26,23 +29,22 @@ class Consumer {
     if constexpr (kConfig.ping_pong) {
       if (warpgroup_ == kConfig.consumer_warpgroups - 1) pass_turn();
     }
-    for (;; rows_.advance()) {
-      smem_.barriers.q_full.wait(rows_.parity);
-      const Tile tile = smem_.tile;
-      if (tile.state == TileState::kStop) break;
-      row_start_ = tile.row_block * kConfig.block_rows() + 64 * warpgroup_;
-      position_.row = row_start_ + tile::fragment_row(thread_);
-      softmax_ = OnlineSoftmax{};
-#pragma unroll
-      for (float& value : output_) value = 0.f;
-      if (tile.state == TileState::kBlocks) {
-        visit_blocks();
-      } else {
-        release(smem_.barriers.q_empty);
+    take_block();
+    while (!entry_.stops()) {
+      if (entry_.is_first()) {
+        open_tile();
+        clear_output();
       }
-      store_output(tile);
+      if (sees_block()) {
+        start_run();
+        while (continue_run()) {
+        }
+        finish_run();
+      } else {
+        skip_block();
+      }
     }
-    if (thread_ == 0) ptx::wait_bulk_read<0>();
+    finish_store();
   }
 
  private:
@@ -53,70 +55,79 @@ class Consumer {
       kConfig.dtype == Dtype::kBf16 ? ptx::Element::kBf16 : ptx::Element::kFp16;
   using ScoreProduct = ptx::Wgmma<kElement, kBlockKeys>;
   using OutputProduct = ptx::Wgmma<kElement, kDim>;
+  using Stages = tile::Cursor<kConfig.stages>;
 
-  // Runs of blocks that this warpgroup sees are overlapped; a block that only others see ends a run.
-  __device__ __forceinline__ void visit_blocks() {
-    bool more = true;
-    while (more) {
-      take_block();
-      if (!sees_block()) {
-        more = !entry_.is_last();
-        skip_block();
-        continue;
-      }
-      take_turn();
-      issue_scores();
-      pass_turn();
-      ptx::warpgroup_wait<0>();
-      ptx::pin(scores_);
-      finish_scores();
+  // --- A run: blocks that this warpgroup sees, one behind the other. Between its steps the products P V of the block in
+  // --- pending_ are still to come, and entry_ is the block after it.
+
+  // Scores and softmax of a run's first block.
+  __device__ __forceinline__ void start_run() {
+    take_turn();
+    issue_scores();
+    pass_turn();
+    ptx::warpgroup_wait<0>();
+    ptx::pin(scores_);
+    finish_scores();
+    softmax_.rescale(output_);
+    pack_probabilities();
+    next_block();
+  }
+
+  // P V of the pending block beside the scores of this one; false where the run ends before this one.
+  __device__ __forceinline__ bool continue_run() {
+    if (!sees_block()) return false;
+    const bool opens = entry_.is_first();
+    const Tile finished = tile_;
+    const OnlineSoftmax finished_softmax = softmax_;
+    const int finished_stage = rows_.stage;
+    if (opens) open_tile();
+    take_turn();
+    issue_scores();
+    issue_output();
+    pass_turn();
+    ptx::warpgroup_wait<1>();
+    ptx::pin(scores_);
+    finish_scores();
+    softmax_.complete();  // before the wait: that is what overlaps the exponentials with P V
+    finish_output();
+    if (opens) {
+      pack_probabilities();
+      store_output(finished, finished_softmax, finished_stage);
+      clear_output();
+    } else {
       softmax_.rescale(output_);
       pack_probabilities();
-      bool skips = false;
-      while (!entry_.is_last()) {
-        const int pending = blocks_.stage;
-        const uint32_t pending_parity = blocks_.parity;
-        blocks_.advance();
-        take_block();
-        if (!sees_block()) {
-          skips = true;
-          smem_.barriers.v_full[pending].wait(pending_parity);
-          ptx::warpgroup_arrive();
-          issue_output(pending);
-          ptx::warpgroup_wait<0>();
-          ptx::pin(output_);
-          release(smem_.barriers.v_empty[pending]);
-          break;
-        }
-        take_turn();
-        issue_scores();
-        smem_.barriers.v_full[pending].wait(pending_parity);
-        issue_output(pending);
-        pass_turn();
-        ptx::warpgroup_wait<1>();
-        ptx::pin(scores_);
-        finish_scores();
-        ptx::warpgroup_wait<0>();
-        ptx::pin(output_);
-        ptx::pin(probabilities_);
-        release(smem_.barriers.v_empty[pending]);
-        softmax_.rescale(output_);
-        pack_probabilities();
-      }
-      if (skips) {
-        more = !entry_.is_last();
-        skip_block();
-        continue;
-      }
-      smem_.barriers.v_full[blocks_.stage].wait(blocks_.parity);
-      ptx::warpgroup_arrive();
-      issue_output(blocks_.stage);
-      ptx::warpgroup_wait<0>();
-      ptx::pin(output_);
-      release(smem_.barriers.v_empty[blocks_.stage]);
-      blocks_.advance();
-      more = false;
+      finish_store();
     }
+    next_block();
+    return true;
+  }
+
+  // P V of the pending block alone.
+  __device__ __forceinline__ void finish_run() {
+    issue_output();
+    finish_output();
+    if (pending_is_last_) store_output(tile_, softmax_, rows_.stage);
+  }
+
+  // Moves on; the block just dealt with becomes the pending one.
+  __device__ __forceinline__ void next_block() {
+    pending_ = blocks_;
+    pending_is_last_ = entry_.is_last();
+    blocks_.advance();
+    if (pending_is_last_) finish_store();  // the next tile's rows may be waiting for that room
+    take_block();
+  }
+
+  // Hands a block on unread, in the order of the list.
+  __device__ __forceinline__ void skip_block() {
+    take_turn();
+    pass_turn();
+    release(smem_.barriers.k_empty[blocks_.stage]);
+    smem_.barriers.v_full[blocks_.stage].wait(blocks_.parity);
+    release(smem_.barriers.v_empty[blocks_.stage]);
+    if (entry_.is_last()) store_output(tile_, softmax_, rows_.stage);
+    next_block();
   }
 
   __device__ __forceinline__ void take_block() {
@@ -127,46 +138,34 @@ class Consumer {
   __device__ __forceinline__ uint32_t flags() const { return entry_.flags >> (kFlagBits * warpgroup_); }
   __device__ __forceinline__ bool sees_block() const { return (flags() & kVisibleFlags) != 0; }
 
-  // Hands a block on unread, in the order of the list.
-  __device__ __forceinline__ void skip_block() {
-    take_turn();
-    pass_turn();
-    release(smem_.barriers.k_empty[blocks_.stage]);
-    if (entry_.is_last()) release(smem_.barriers.q_empty);
-    smem_.barriers.v_full[blocks_.stage].wait(blocks_.parity);
-    release(smem_.barriers.v_empty[blocks_.stage]);
-    blocks_.advance();
+  __device__ __forceinline__ void open_tile() {
+    rows_.advance();
+    smem_.barriers.q_full[rows_.stage].wait(rows_.parity);
+    tile_ = smem_.tiles[rows_.stage];
+    position_.row = row_start(tile_) + tile::fragment_row(thread_);
+    softmax_ = OnlineSoftmax{};
+  }
+
+  __device__ __forceinline__ int row_start(const Tile& tile) const {
+    return tile.row_block * kConfig.block_rows() + 64 * warpgroup_;
   }
 
   // S = Q K^T of the block in the current stage.
   __device__ __forceinline__ void issue_scores() {
-    const uint64_t q = tile::k_major(ptx::shared_address(smem_.q) + warpgroup_ * 64 * tile::kPanelRowBytes);
+    const uint64_t q = tile::k_major(ptx::shared_address(smem_.q[rows_.stage][warpgroup_]));
     const uint64_t k = tile::k_major(ptx::shared_address(smem_.k[blocks_.stage]));
     ptx::pin(scores_);
     ptx::warpgroup_arrive();
     ScoreProduct::template product_ss<false>(scores_, q, k);
 #pragma unroll
     for (int step = 1; step < kScoreSteps; ++step) {
-      ScoreProduct::template product_ss<true>(scores_, q + tile::k_major_step(step, kConfig.block_rows()),
+      ScoreProduct::template product_ss<true>(scores_, q + tile::k_major_step(step, 64),
                                               k + tile::k_major_step(step, kBlockKeys));
     }
     ptx::warpgroup_commit();
   }
 
-  // O += P V of the block in `stage`.
-  __device__ __forceinline__ void issue_output(int stage) {
-    const uint64_t v = tile::mn_major(ptx::shared_address(smem_.v[stage]), kBlockKeys);
-    ptx::pin(output_);
-    ptx::pin(probabilities_);
-    ptx::warpgroup_arrive();
-#pragma unroll
-    for (int step = 0; step < kOutputSteps; ++step) {
-      OutputProduct::product_rs(output_, probabilities_ + 4 * step, v + tile::mn_major_step(step));
-    }
-    ptx::warpgroup_commit();
-  }
-
-  // Scores to exponentials; K, its columns and, behind the last block, Q fall free.
+  // Scores to exponentials; K and its columns fall free.
   __device__ __forceinline__ void finish_scores() {
     const uint32_t cuts = flags() & kCutFlags;
     if (cuts != 0) {
@@ -174,7 +173,6 @@ class Consumer {
       __syncwarp();
     }
     release(smem_.barriers.k_empty[blocks_.stage]);
-    if (entry_.is_last()) release(smem_.barriers.q_empty);
     softmax_.update(scores_, params_.scale_log2);
   }
 
@@ -185,24 +183,50 @@ class Consumer {
     }
   }
 
-  // O / sum to global memory through the staging area; LSE beside it.
-  __device__ __forceinline__ void store_output(const Tile& tile) {
+  // O += P V of the pending block.
+  __device__ __forceinline__ void issue_output() {
+    smem_.barriers.v_full[pending_.stage].wait(pending_.parity);
+    const uint64_t v = tile::mn_major(ptx::shared_address(smem_.v[pending_.stage]), kBlockKeys);
+    ptx::pin(output_);
+    ptx::pin(probabilities_);
+    ptx::warpgroup_arrive();
+#pragma unroll
+    for (int step = 0; step < kOutputSteps; ++step) {
+      OutputProduct::product_rs(output_, probabilities_ + 4 * step, v + tile::mn_major_step(step));
+    }
+    ptx::warpgroup_commit();
+  }
+
+  __device__ __forceinline__ void finish_output() {
+    ptx::warpgroup_wait<0>();
+    ptx::pin(output_);
+    ptx::pin(probabilities_);
+    release(smem_.barriers.v_empty[pending_.stage]);
+  }
+
+  __device__ __forceinline__ void clear_output() {
+#pragma unroll
+    for (float& value : output_) value = 0.f;
+  }
+
+  // O / sum to global memory by way of the tile's rows of Q; LSE beside it.
+  __device__ __forceinline__ void store_output(const Tile& tile, const OnlineSoftmax& softmax, int stage) {
+    finish_store();
     float inverse[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float sum = tile::row_sum(softmax_.sum[h]);
+      const float sum = tile::row_sum(softmax.sum[h]);
       inverse[h] = sum > 0.f ? 1.f / sum : 0.f;
-      const int row = position_.row + 8 * h;
+      const int row = row_start(tile) + tile::fragment_row(thread_) + 8 * h;
       if (thread_ % 4 == 0 && row < params_.num_rows) {
         constexpr float kLn2 = 0.6931471805599453f;
-        const float lse = sum > 0.f ? (softmax_.max[h] * params_.scale_log2 + ptx::log2(sum)) * kLn2 : kHidden;
+        const float lse = sum > 0.f ? (softmax.max[h] * params_.scale_log2 + ptx::log2(sum)) * kLn2 : kHidden;
         const int64_t head = static_cast<int64_t>(tile.batch) * params_.query_heads + tile.head;
         params_.lse[head * params_.num_rows + row] = lse;
       }
     }
-    const uint32_t staged = ptx::shared_address(smem_.out) + warpgroup_ * (64 * kDim * 2);
-    if (thread_ == 0) ptx::wait_bulk_read<0>();
-    sync_output();
+    const uint32_t staged = ptx::shared_address(smem_.q[stage][warpgroup_]);
+    sync_output();  // every warp is done with these rows of Q
     const int lane = thread_ % 32;
     const int row = 16 * (thread_ / 32) + lane % 16;
 #pragma unroll
@@ -217,10 +241,21 @@ class Consumer {
     }
     ptx::fence_async_shared();
     sync_output();
-    if (thread_ == 0 && row_start_ < params_.num_rows) {
-      ptx::store_tensor_5d(&params_.out, staged, 0, row_start_, 0, tile.head, tile.batch);
+    if (thread_ == 0 && row_start(tile) < params_.num_rows) {
+      ptx::store_tensor_5d(&params_.out, staged, 0, row_start(tile), 0, tile.head, tile.batch);
       ptx::commit_bulk();
     }
+    storing_ = true;
+    storing_stage_ = stage;
+  }
+
+  // Hands the room of a stored output back.
+  __device__ __forceinline__ void finish_store() {
+    if (!storing_) return;
+    storing_ = false;
+    if (thread_ != 0) return;
+    ptx::wait_bulk_read<0>();
+    smem_.barriers.q_empty[storing_stage_].arrive();
   }
 
   __device__ __forceinline__ void sync_output() {
@@ -247,12 +282,16 @@ class Consumer {
   FwdSmem<kConfig>& smem_;
   const int warpgroup_;
   const int thread_;
-  int row_start_ = 0;
   ScorePosition position_{};
-  BlockEntry entry_{};
-  OnlineSoftmax softmax_;
-  tile::Cursor<1> rows_;
-  tile::Cursor<kConfig.stages> blocks_;
+  BlockEntry entry_{};            // the block in the current stage
+  Tile tile_{};                   // the tile whose scores are computed
+  OnlineSoftmax softmax_;         // of its rows
+  Stages blocks_;                 // of entry_
+  Stages pending_;                // of the block whose P V is to come
+  bool pending_is_last_ = false;  // of its tile
+  bool storing_ = false;          // an output may still be leaving
+  int storing_stage_ = 0;         // from here
+  tile::Cursor<kRowStages> rows_{kRowStages - 1, 1};  // of tile_; advanced when a tile opens
   float scores_[kBlockKeys / 2];
   uint32_t probabilities_[kBlockKeys / 4];
   float output_[kDim / 2];

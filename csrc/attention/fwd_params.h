@@ -23,10 +23,10 @@ struct PreparedMask {
 };
 
 struct FwdParams {
-  CUtensorMap q;    // {64, rows, head_dim / 64, query heads, batch}; box {64, block rows, head_dim / 64, 1, 1}
+  CUtensorMap q;    // {64, rows, head_dim / 64, query heads, batch}; box {64, 64, head_dim / 64, 1, 1}
   CUtensorMap k;    // {64, keys, head_dim / 64, kv heads, batch}; box {64, block keys, head_dim / 64, 1, 1}
   CUtensorMap v;    // as k
-  CUtensorMap out;  // as q, box of 64 rows
+  CUtensorMap out;  // as q
   PreparedMask mask;
   float* lse = nullptr;  // [batch, query heads, rows] float32, natural logarithm
   int32_t* next_tile = nullptr;  // [1], zero at launch: tiles taken beyond each CTA's first

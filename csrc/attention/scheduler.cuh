@@ -34,7 +34,6 @@ __device__ inline ScheduledTile locate_tile(const FwdParams& params, int index) 
   scheduled.mask_head = static_cast<int64_t>(mask_batch) * params.mask.heads + mask_head;
   scheduled.row_block = params.mask.row_blocks[scheduled.mask_head * row_blocks + rank];
   scheduled.tile.row_block = scheduled.row_block.x;
-  scheduled.tile.state = scheduled.row_block.w > 0 ? TileState::kBlocks : TileState::kEmpty;
   return scheduled;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "ptx/math.cuh"
+#include "ptx/sync.cuh"
 #include "tile/fragment.cuh"
 
 namespace fm3::attention {
@@ -48,6 +49,12 @@ struct OnlineSoftmax {
       }
       sum[h] = fmaf(sum[h], factor[h], partial[0] + partial[1]);
     }
+  }
+
+  // The assembler moves register arithmetic behind a wait for products as it likes, but not across a branch that
+  // depends on it. Sums of exponentials are never negative: the branch is never taken.
+  __device__ __forceinline__ void complete() const {
+    if (sum[0] < 0.f || sum[1] < 0.f) ptx::sleep(1);
   }
 
   // Brings what was accumulated before the last update to its base.

@@ -75,12 +75,11 @@ void forward(const std::string& name, const RowTensor& q, const RowTensor& k, co
              int num_ctas, uintptr_t stream) {
   const FwdInstance& chosen = instance(name);
   const bool is_bf16 = chosen.config.dtype == fm3::attention::Dtype::kBf16;
-  const int block_rows = chosen.config.block_rows();
   if (q.head_dim != chosen.config.head_dim) throw Error("forward: head_dim " + std::to_string(q.head_dim) + " is not " + name);
   const int64_t num_tiles = q.batch * q.heads * mask.num_row_blocks;
   if (num_tiles > INT32_MAX) throw Error("forward: more than 2^31 - 1 row blocks");
   fm3::attention::FwdParams params;
-  params.q = fm3::host::make_row_map(q, is_bf16, block_rows);
+  params.q = fm3::host::make_row_map(q, is_bf16, 64);
   params.k = fm3::host::make_row_map(k, is_bf16, fm3::attention::kBlockKeys);
   params.v = fm3::host::make_row_map(v, is_bf16, fm3::attention::kBlockKeys);
   params.out = fm3::host::make_row_map(out, is_bf16, 64);
