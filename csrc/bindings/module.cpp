@@ -8,6 +8,7 @@
 
 #include "attention/fwd_launch.h"
 #include "attention/mask_prepare.h"
+#include "bindings/backward.h"
 #include "host/error.h"
 #include "host/tensor_map.h"
 
@@ -127,4 +128,5 @@ PYBIND11_MODULE(_C, module) {
                                             mask, pointer<int4>(unsorted), block_rows, as_stream(stream));
              });
   module.def("forward", &forward);
+  fm3::bindings::add_backward(module);
 }

@@ -34,6 +34,13 @@ __device__ __forceinline__ void decrease_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
+// %tid.x, read at this point and not kept from before.
+__device__ __forceinline__ int thread_index() {
+  int index;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  return index;
+}
+
 // %globaltimer: nanoseconds, coarse; only for bounding a wait.
 __device__ __forceinline__ uint64_t global_nanoseconds() {
   uint64_t now;

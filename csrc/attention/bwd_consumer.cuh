@@ -1,0 +1,424 @@
+// Role 3, two warpgroups of 64 keys each: transposed scores, their gradient, and the three products that use it.
+//
+// A warpgroup's stretch of visible row blocks is a pipeline. While exponentials are taken the products for dP run, while dS
+// is formed those for dV run, and while dQ leaves those for dK and for the next block's scores run.
+#pragma once
+
+#include "attention/bwd_dq.cuh"
+#include "attention/bwd_mask.cuh"
+#include "attention/bwd_params.h"
+#include "attention/bwd_smem.cuh"
+#include "ptx/bulk_copy.cuh"
+#include "ptx/math.cuh"
+#include "ptx/reduce.cuh"
+#include "ptx/sync.cuh"
+#include "ptx/wgmma.cuh"
+#include "ptx/wgmma_shared.cuh"
+#include "tile/descriptor.cuh"
+#include "tile/fragment.cuh"
+
+namespace fm3::attention {
+
+template <BwdConfig kConfig>
+class BwdConsumer {
+ public:
+  __device__ BwdConsumer(const BwdParams& params, BwdSmem<kConfig>& smem, int warpgroup)
+      : params_(params), smem_(smem), warpgroup_(warpgroup), thread_(threadIdx.x % 128) {}
+
+  __device__ void run() {
+    take_block();
+    while ((marks_ & RowEntry::kStop) == 0) {
+      clear(dk_);
+      clear(dv_);
+      if (flags_ != 0) {
+        open_tile();
+        for (bool more = true; more;) more = sees_block() ? run_blocks() : skip_block();
+        release(smem_.barriers.k_empty);
+        release(smem_.barriers.v_empty);
+      } else {
+        release(smem_.barriers.do_empty[d_out_.stage]);
+        d_out_.advance();
+      }
+      const KeyTile tile = smem_.tiles[q_.stage];
+      __syncwarp();
+      release(smem_.barriers.q_empty[q_.stage]);
+      q_.advance();
+      store_tile(tile);
+      take_block();
+    }
+    finish_stores();
+  }
+
+ private:
+  static constexpr int kDim = kConfig.head_dim;
+  static constexpr int kDqColumns = kDim / 2;  // of one warpgroup
+  static constexpr ptx::Element kElement =
+      kConfig.dtype == Dtype::kBf16 ? ptx::Element::kBf16 : ptx::Element::kFp16;
+  using ScoreProduct = ptx::SharedProduct<kElement, kBwdRows, ptx::Major::kSummed>;
+  using DqProduct = ptx::SharedProduct<kElement, kDqColumns, ptx::Major::kOuter>;
+  using KeyProduct = ptx::Wgmma<kElement, kDim>;
+  using Order = DqOrder<kDim>;
+  static_assert(kConfig.do_stages == 2, "dS alternates with dO");
+
+  // A run: row blocks of one tile that this warpgroup sees, one behind the other. At the head of the loop the scores and dP of
+  // the current block are under way, and behind the first one dK of the block before. Returns whether the tile goes on.
+  __device__ __forceinline__ bool run_blocks() {
+    clear(ds_);
+    issue_scores();
+    issue_dp();
+    for (bool owes_rows = false;; owes_rows = true) {
+      ptx::warpgroup_wait<1>();  // the scores, and dK of the block before
+      ptx::pin(scores_);
+      ptx::pin(ds_);
+      if (owes_rows) release(smem_.barriers.q_empty[previous_stage()]);
+      finish_scores();
+      issue_dv();
+      ptx::warpgroup_wait<1>();  // dP
+      ptx::pin(dp_);
+      form_ds();
+      pass_turn();
+      sync_consumers();
+      issue_dq();
+      issue_dk();
+      ptx::warpgroup_wait<1>();  // dV and dQ
+      pin_dq();
+      ptx::pin(probabilities_);
+      release(smem_.barriers.do_empty[d_out_.stage]);
+      d_out_.advance();
+      if (is_last()) {
+        send_dq(q_.stage);
+        finish_products();
+        return false;
+      }
+      q_.advance();
+      take_block();
+      if (!sees_block()) {
+        send_dq(previous_stage());
+        finish_products();
+        release(smem_.barriers.q_empty[previous_stage()]);
+        return true;
+      }
+      issue_scores();
+      send_dq(previous_stage());
+      issue_dp();
+    }
+  }
+
+  // A block that only the other warpgroup sees: half of its dQ is still this one's to do. Returns whether the tile goes on.
+  __device__ __forceinline__ bool skip_block() {
+    pass_turn();
+    sync_consumers();
+    ptx::warpgroup_arrive();
+    issue_dq_half(1 - warpgroup_, true);
+    ptx::warpgroup_commit();
+    ptx::warpgroup_wait<0>();
+    pin_dq();
+    release(smem_.barriers.do_empty[d_out_.stage]);
+    d_out_.advance();
+    send_dq(q_.stage);
+    if (is_last()) return false;
+    release(smem_.barriers.q_empty[q_.stage]);
+    q_.advance();
+    take_block();
+    return true;
+  }
+
+  __device__ __forceinline__ void finish_products() {
+    ptx::warpgroup_wait<0>();
+    ptx::pin(ds_);
+    ptx::pin(dk_);
+    ptx::pin(dv_);
+  }
+
+  __device__ __forceinline__ void take_block() {
+    smem_.barriers.q_full[q_.stage].wait(q_.parity);
+    marks_ = smem_.entries[q_.stage].row_block_and_marks;
+    flags_ = smem_.entries[q_.stage].flags;
+  }
+
+  __device__ __forceinline__ int previous_stage() const {
+    return q_.stage == 0 ? kConfig.q_stages - 1 : q_.stage - 1;
+  }
+
+  __device__ __forceinline__ bool is_last() const { return (marks_ & RowEntry::kLast) != 0; }
+
+  // The vote says nothing new, but from it the compiler knows that whole warps agree; else it serialises the products.
+  __device__ __forceinline__ bool sees_half(int half) const {
+    return __any_sync(~0u, (flags_ >> (kFlagBits * half) & kVisibleFlags) != 0);
+  }
+  __device__ __forceinline__ bool sees_block() const { return sees_half(warpgroup_); }
+
+  __device__ __forceinline__ void open_tile() {
+    finish_stores();
+    sync_consumers();  // dS and dQ may be written again
+    const uint32_t parity = (marks_ & RowEntry::kOddKeys) != 0;
+    smem_.barriers.k_full.wait(parity);
+    smem_.barriers.v_full.wait(parity);
+  }
+
+  // S^T = K Q^T, this warpgroup's keys by the block's rows.
+  __device__ __forceinline__ void issue_scores() {
+    issue_rows_product(scores_, smem_.k, smem_.q[q_.stage]);
+  }
+
+  // dP^T = V dO^T.
+  __device__ __forceinline__ void issue_dp() {
+    smem_.barriers.do_full[d_out_.stage].wait(d_out_.parity);
+    issue_rows_product(dp_, smem_.v, smem_.d_out[d_out_.stage]);
+  }
+
+  __device__ __forceinline__ void issue_rows_product(float (&result)[kBwdRows / 2], const uint8_t* keys,
+                                                     const uint8_t* rows) {
+    const uint64_t a = tile::k_major(ptx::shared_address(keys) + warpgroup_ * (kHalfKeys * tile::kPanelRowBytes));
+    const uint64_t b = tile::k_major(ptx::shared_address(rows));
+    ptx::warpgroup_arrive();
+    ScoreProduct::overwrite(result, a, b);
+#pragma unroll
+    for (int step = 1; step < kDim / 16; ++step) {
+      ScoreProduct::accumulate(result, a + tile::k_major_step(step, kBlockKeys), b + tile::k_major_step(step, kBwdRows));
+    }
+    ptx::warpgroup_commit();
+  }
+
+  // Scores to probabilities: exp2(scale S - LSE).
+  __device__ __forceinline__ void finish_scores() {
+    const uint32_t cuts = flags_ >> (kFlagBits * warpgroup_) & kCutFlags;
+    if (cuts != 0) {
+      const int key = kHalfKeys * warpgroup_ + tile::fragment_row(thread_);
+      const int key_start = smem_.tiles[q_.stage].key_block * kBlockKeys;
+      apply_transposed_mask(scores_, cuts, smem_.columns[q_.stage], key,
+                            key_start + key - (params_.mask.num_keys - params_.mask.num_rows),
+                            smem_.entries[q_.stage].row_block() * kBwdRows + tile::fragment_column(thread_));
+      __syncwarp();
+    }
+    const float4* terms = reinterpret_cast<const float4*>(smem_.terms[q_.stage][0]) + thread_ % 4;
+#pragma unroll
+    for (int i = 0; i < kBwdRows / 16; ++i) {
+      const float4 term = terms[4 * i];
+      const float minus_lse[4] = {term.x, term.y, term.z, term.w};
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+#pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            float& score = scores_[8 * i + 4 * j + 2 * h + c];
+            score = ptx::exp2(fmaf(score, params_.scale_log2, minus_lse[2 * j + c]));
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kBwdRows / 4; ++i) {
+      probabilities_[i] = tile::pack<kElement>(scores_[2 * i], scores_[2 * i + 1]);
+    }
+  }
+
+  // dS = P (dP - terms), kept in registers for dK and written for dQ.
+  __device__ __forceinline__ void form_ds() {
+    const int thread = ptx::thread_index() - 128;
+    const float4* terms = reinterpret_cast<const float4*>(smem_.terms[q_.stage][1]) + thread_ % 4;
+#pragma unroll
+    for (int i = 0; i < kBwdRows / 16; ++i) {
+      const float4 term = terms[4 * i];
+      const float row_term[4] = {term.x, term.y, term.z, term.w};
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const int at = 8 * i + 4 * j + 2 * h;
+          ds_[at / 2] = tile::pack<kElement>(scores_[at] * (dp_[at] - row_term[2 * j]),
+                                             scores_[at + 1] * (dp_[at + 1] - row_term[2 * j + 1]));
+        }
+      }
+    }
+    const int lane = thread % 32;
+    const int key = 16 * (thread / 32) + lane % 16;
+    const uint32_t staged = ptx::shared_address(smem_.ds[d_out_.stage]);
+#pragma unroll
+    for (int i = 0; i < kBwdRows / 16; ++i) {
+      ptx::store_matrix_x4(staged + tile::swizzled_offset(key, 2 * i + lane / 16), ds_[4 * i], ds_[4 * i + 1],
+                           ds_[4 * i + 2], ds_[4 * i + 3]);
+    }
+    ptx::fence_async_shared();
+  }
+
+  // dV += P^T dO.
+  __device__ __forceinline__ void issue_dv() { issue_keys_product(dv_, probabilities_, smem_.d_out[d_out_.stage]); }
+
+  // dK += dS^T Q.
+  __device__ __forceinline__ void issue_dk() { issue_keys_product(dk_, ds_, smem_.q[q_.stage]); }
+
+  __device__ __forceinline__ void issue_keys_product(float (&result)[kDim / 2], uint32_t (&a)[kBwdRows / 4],
+                                                     const uint8_t* rows) {
+    const uint64_t b = tile::mn_major(ptx::shared_address(rows), kBwdRows);
+    ptx::pin(a);
+    ptx::warpgroup_arrive();
+#pragma unroll
+    for (int step = 0; step < kBwdRows / 16; ++step) {
+      KeyProduct::product_rs(result, a + 4 * step, b + tile::mn_major_step(step));
+    }
+    ptx::warpgroup_commit();
+  }
+
+  // dQ = dS K, this warpgroup's columns, over the halves of the keys that somebody sees.
+  __device__ __forceinline__ void issue_dq() {
+    ptx::warpgroup_arrive();
+    issue_dq_half(warpgroup_, true);
+    if (sees_half(1 - warpgroup_)) {
+      ptx::warpgroup_arrive();
+      issue_dq_half(1 - warpgroup_, false);
+    }
+    ptx::warpgroup_commit();
+  }
+
+  __device__ __forceinline__ void issue_dq_half(int half, bool overwrites) {
+    const uint32_t half_bytes = half * (kHalfKeys * tile::kPanelRowBytes);
+    const uint64_t a = tile::mn_major(ptx::shared_address(smem_.ds[d_out_.stage]) + half_bytes, kBlockKeys);
+    const uint32_t columns = kDim == 128 ? warpgroup_ * (kBlockKeys * tile::kPanelRowBytes) : warpgroup_ * (kDqColumns * 2);
+    const uint64_t b = tile::mn_major(ptx::shared_address(smem_.k) + half_bytes + columns, kBlockKeys);
+    if (overwrites) {
+      DqProduct::overwrite(dq(), a, b);
+    } else {
+      DqProduct::accumulate(dq(), a, b);
+    }
+#pragma unroll
+    for (int step = 1; step < kHalfKeys / 16; ++step) {
+      DqProduct::accumulate(dq(), a + tile::mn_major_step(step), b + tile::mn_major_step(step));
+    }
+  }
+
+  // dQ takes the registers of dP: one is spent before the other is made.
+  __device__ __forceinline__ float (&dq())[kDqColumns / 2] {
+    return *reinterpret_cast<float(*)[kDqColumns / 2]>(&dp_);
+  }
+  __device__ __forceinline__ void pin_dq() { ptx::pin(dq()); }
+
+  // Adds this warp's part of dQ to the sums in global memory; stage: of the block's entry.
+  __device__ __forceinline__ void send_dq(int stage) {
+    const int thread = ptx::thread_index() - 128;
+    const int warp = thread / 32, lane = thread % 32;
+    if constexpr (kConfig.dq_path == DqPath::kDirect) {
+      float* sums = dq_part(smem_.entries[stage].block, warp);
+#pragma unroll
+      for (int j = 0; j < Order::kGroups; ++j) {
+        ptx::reduce_add_x4(sums + 128 * j + 4 * lane, dp_[4 * j], dp_[4 * j + 1], dp_[4 * j + 2], dp_[4 * j + 3]);
+      }
+    } else {
+      const uint32_t staged = ptx::shared_address(smem_.dq) + warp * (Order::kWarpFloats * 4);
+      if (lane == 0) ptx::wait_bulk_read<0>();
+      __syncwarp();
+#pragma unroll
+      for (int j = 0; j < Order::kGroups; ++j) {
+        ptx::store_shared_x4(staged + 512 * j + 16 * lane, dp_[4 * j], dp_[4 * j + 1], dp_[4 * j + 2], dp_[4 * j + 3]);
+      }
+      ptx::fence_async_shared();
+      __syncwarp();
+      if (lane == 0) {
+        const RowEntry entry = smem_.entries[stage];
+        if (params_.turns != nullptr) await_turn(8 * entry.block + warp, entry.turn);
+        ptx::reduce_add_bytes(dq_part(entry.block, warp), staged, Order::kWarpFloats * 4);
+        ptx::commit_bulk();
+      }
+      __syncwarp();
+    }
+  }
+
+  __device__ __forceinline__ float* dq_part(int block, int warp) const {
+    return params_.dq_sums + static_cast<int64_t>(block) * Order::kBlockFloats + warp * Order::kWarpFloats;
+  }
+
+  // --- The deterministic order: one turn after the other for each warp's part of a block's dQ.
+
+  __device__ __forceinline__ void await_turn(int word, int turn) {
+    while (ptx::load_acquire(params_.turns + word) != turn) {
+    }
+    ptx::fence_async();
+    turn_ = word;
+  }
+
+  // Lets the next key block add, once what this warp sent last is there.
+  __device__ __forceinline__ void pass_turn() {
+    if (turn_ < 0) return;
+    ptx::wait_bulk<0>();
+    ptx::fence_async();
+    ptx::add_release(params_.turns + turn_, 1);
+    turn_ = -1;
+  }
+
+  // --- The end of a tile.
+
+  // dK and dV to global memory by way of the room of dQ and dS.
+  __device__ __forceinline__ void store_tile(const KeyTile& tile) {
+    pass_turn();
+    finish_stores();
+    sync_consumers();  // dS is read, this warpgroup's dQ has left
+    // Read anew, so that no register holds what only this needs throughout the tile.
+    const int thread = ptx::thread_index() % 128;
+    const int warpgroup = ptx::thread_index() / 128 - 1;
+    stage_keys(dv_, 1.f, smem_.ds[warpgroup], thread);
+    stage_keys(dk_, params_.scale, smem_.dq[warpgroup], thread);
+    ptx::fence_async_shared();
+    ptx::barrier_sync(static_cast<int>(BwdNamedBarrier::kOutput) + warpgroup, 128);
+    const int key = tile.key_block * kBlockKeys + warpgroup * kHalfKeys;
+    if (thread == 0 && key < params_.mask.num_keys) {
+      ptx::store_tensor_5d(&params_.dv, ptx::shared_address(smem_.ds[warpgroup]), 0, key, 0, tile.kv_head, tile.batch);
+      ptx::store_tensor_5d(&params_.dk, ptx::shared_address(smem_.dq[warpgroup]), 0, key, 0, tile.kv_head, tile.batch);
+      ptx::commit_bulk();
+    }
+  }
+
+  __device__ __forceinline__ void stage_keys(const float (&values)[kDim / 2], float factor, const uint8_t* room,
+                                             int thread) {
+    const int lane = thread % 32;
+    const int row = 16 * (thread / 32) + lane % 16;
+    const uint32_t staged = ptx::shared_address(room);
+#pragma unroll
+    for (int i = 0; i < kDim / 16; ++i) {
+      const int word = 2 * i + lane / 16;
+      const float* x = values + 8 * i;
+      ptx::store_matrix_x4(staged + (word / 8) * (kHalfKeys * tile::kPanelRowBytes) + tile::swizzled_offset(row, word % 8),
+                           tile::pack<kElement>(x[0] * factor, x[1] * factor),
+                           tile::pack<kElement>(x[2] * factor, x[3] * factor),
+                           tile::pack<kElement>(x[4] * factor, x[5] * factor),
+                           tile::pack<kElement>(x[6] * factor, x[7] * factor));
+    }
+  }
+
+  // Until nothing of this thread's still reads shared memory.
+  __device__ __forceinline__ void finish_stores() {
+    if (thread_ % 32 == 0) ptx::wait_bulk_read<0>();
+  }
+
+  __device__ __forceinline__ void sync_consumers() {
+    ptx::barrier_sync(static_cast<int>(BwdNamedBarrier::kConsumers), 128 * kBwdWarpgroups);
+  }
+
+  // One arrival a warp. The warp's own reads are over: products were waited for, lanes are together.
+  __device__ __forceinline__ void release(tile::Barrier& barrier) {
+    if (thread_ % 32 == 0) barrier.arrive();
+  }
+
+  template <typename T, int kCount>
+  __device__ __forceinline__ void clear(T (&values)[kCount]) {
+#pragma unroll
+    for (T& value : values) value = 0;
+  }
+
+  const BwdParams& params_;
+  BwdSmem<kConfig>& smem_;
+  const int warpgroup_;
+  const int thread_;
+  uint32_t marks_ = 0, flags_ = 0;         // of the row block in the current stage of q
+  tile::Cursor<kConfig.q_stages> q_;       // of that block
+  tile::Cursor<kConfig.do_stages> d_out_;  // of that block; its dS lies in the stage of ds with the same number
+  int turn_ = -1;                          // lane 0: the turn word to pass on once the last addition is done
+  float scores_[kBwdRows / 2];
+  float dp_[kBwdRows / 2];
+  uint32_t probabilities_[kBwdRows / 4];
+  uint32_t ds_[kBwdRows / 4];
+  float dk_[kDim / 2];
+  float dv_[kDim / 2];
+};
+
+}  // namespace fm3::attention

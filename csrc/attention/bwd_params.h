@@ -1,0 +1,50 @@
+// The backward problem as its kernels see it: every pointer with its shape.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "attention/bwd_config.h"
+#include "attention/fwd_params.h"
+
+namespace fm3::attention {
+
+// What prepare_bwd_mask writes once a mask: which row blocks each key block visits, and in which order key blocks come.
+struct BwdLists {
+  int num_row_blocks = 0;            // of kBwdRows rows
+  const int4* records = nullptr;     // [batch, heads, key blocks]: {key block, first row block, last row block, number of
+                                     // row blocks visited}
+  const int4* sorted = nullptr;      // the same in the order in which tiles are taken
+  const uint2* visits = nullptr;     // [batch, heads, row blocks, key blocks / 32]: {bit p: the key block at place p of
+                                     // `sorted` visits this row block, number of such bits in the words before}; only
+                                     // for the deterministic order
+};
+
+struct BwdParams {
+  CUtensorMap q;      // {64, rows, head_dim / 64, query heads, batch}; box {64, 64, head_dim / 64, 1, 1}
+  CUtensorMap d_out;  // as q
+  CUtensorMap k;      // {64, keys, head_dim / 64, kv heads, batch}; box {64, block keys, head_dim / 64, 1, 1}
+  CUtensorMap v;      // as k
+  CUtensorMap dk;     // as k; box {64, 64, head_dim / 64, 1, 1}
+  CUtensorMap dv;     // as dk
+  PreparedMask mask;
+  BwdLists lists;
+  float* dq_sums = nullptr;           // [batch, query heads, row blocks, kBwdRows * head_dim] float32, zero at launch, in
+                                      // fragment order (see bwd_dq.cuh)
+  const float* row_terms = nullptr;   // [batch, query heads, row blocks, 2, kBwdRows]: -LSE in base 2 (-inf for rows that see
+                                      // nothing and rows beyond the last), rowsum(dO O) - dLSE; rows in term_place order
+  int32_t* turns = nullptr;           // [batch, query heads, row blocks, 8], zero at launch: additions done to each warp's
+                                      // part of dq_sums; null: additions come in any order
+  int32_t* next_tile = nullptr;       // [1], zero at launch: tiles taken beyond each CTA's first
+  int batch = 0;
+  int num_rows = 0;
+  int query_heads = 0;
+  int kv_heads = 0;
+  int num_tiles = 0;       // batch * kv heads * key blocks
+  int section_pairs = 0;   // (batch entry, kv head) pairs worked on side by side, to share Q, dO and dQ in L2
+  float scale = 0.f;       // softmax scale, > 0
+  float scale_log2 = 0.f;  // softmax scale * log2 e
+};
+
+}  // namespace fm3::attention
