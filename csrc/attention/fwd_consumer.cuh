@@ -83,12 +83,11 @@ class Consumer {
     if (opens) open_tile();
     take_turn();
     issue_scores();
-    issue_output();
-    pass_turn();
+    issue_output<true>();
     ptx::warpgroup_wait<1>();
     ptx::pin(scores_);
     finish_scores();
-    softmax_.complete();  // before the wait: that is what overlaps the exponentials with P V
+    if constexpr (kConfig.early_softmax) softmax_.complete();  // before the wait: that is what overlaps the exponentials with P V
     finish_output();
     if (opens) {
       pack_probabilities();
@@ -144,6 +143,19 @@ class Consumer {
     tile_ = smem_.tiles[rows_.stage];
     position_.row = row_start(tile_) + tile::fragment_row(thread_);
     softmax_ = OnlineSoftmax{};
+    if constexpr (kConfig.q_in_registers) load_rows();
+  }
+
+  // The A operand of every Q K^T of this tile.
+  __device__ __forceinline__ void load_rows() {
+    const uint32_t q = ptx::shared_address(smem_.q[rows_.stage][warpgroup_]);
+    const int lane = thread_ % 32;
+    const int row = 16 * (thread_ / 32) + lane % 16;
+#pragma unroll
+    for (int i = 0; i < kScoreSteps; ++i) {
+      const int word = 2 * i + lane / 16;
+      ptx::load_matrix_x4(q_ + 4 * i, q + (word / 8) * (64 * tile::kPanelRowBytes) + tile::swizzled_offset(row, word % 8));
+    }
   }
 
   __device__ __forceinline__ int row_start(const Tile& tile) const {
@@ -155,6 +167,17 @@ class Consumer {
     const uint64_t q = tile::k_major(ptx::shared_address(smem_.q[rows_.stage][warpgroup_]));
     const uint64_t k = tile::k_major(ptx::shared_address(smem_.k[blocks_.stage]));
     ptx::pin(scores_);
+    if constexpr (kConfig.q_in_registers) {
+      ptx::pin(q_);
+      ptx::warpgroup_arrive();
+      ScoreProduct::template product_rs_kmajor<false>(scores_, q_, k);
+#pragma unroll
+      for (int step = 1; step < kScoreSteps; ++step) {
+        ScoreProduct::template product_rs_kmajor<true>(scores_, q_ + 4 * step, k + tile::k_major_step(step, kBlockKeys));
+      }
+      ptx::warpgroup_commit();
+      return;
+    }
     ptx::warpgroup_arrive();
     ScoreProduct::template product_ss<false>(scores_, q, k);
 #pragma unroll
@@ -184,6 +207,7 @@ class Consumer {
   }
 
   // O += P V of the pending block.
+  template <bool kPasses = false>
   __device__ __forceinline__ void issue_output() {
     smem_.barriers.v_full[pending_.stage].wait(pending_.parity);
     const uint64_t v = tile::mn_major(ptx::shared_address(smem_.v[pending_.stage]), kBlockKeys);
@@ -192,8 +216,10 @@ class Consumer {
     ptx::warpgroup_arrive();
 #pragma unroll
     for (int step = 0; step < kOutputSteps; ++step) {
+      if (kPasses && step == kConfig.turn_products) pass_turn();
       OutputProduct::product_rs(output_, probabilities_ + 4 * step, v + tile::mn_major_step(step));
     }
+    if (kPasses && kConfig.turn_products >= kOutputSteps) pass_turn();
     ptx::warpgroup_commit();
   }
 
@@ -292,6 +318,7 @@ class Consumer {
   bool storing_ = false;          // an output may still be leaving
   int storing_stage_ = 0;         // from here
   tile::Cursor<kRowStages> rows_{kRowStages - 1, 1};  // of tile_; advanced when a tile opens
+  uint32_t q_[kConfig.q_in_registers ? kDim / 4 : 1];
   float scores_[kBlockKeys / 2];
   uint32_t probabilities_[kBlockKeys / 4];
   float output_[kDim / 2];
