@@ -30,6 +30,9 @@ parser.add_argument("--random", type=int, default=150)
 parser.add_argument("--heads", type=int, default=32)
 parser.add_argument("--kv_heads", type=int, default=32)
 parser.add_argument("--dim", type=int, default=128)
+parser.add_argument("--pause", type=float, default=0.1, help="idle seconds before each measurement, the same for all")
+parser.add_argument("--flex", action="store_true")
+parser.add_argument("--cudnn", action="store_true")
 parser.add_argument("--section_mb", type=float, default=32.0)
 parser.add_argument("steps", nargs="*", default=["check", "bench"])
 args = parser.parse_args()
@@ -118,7 +121,9 @@ def compare(name, q, k, v, mask, **options):
     prepared = Prepared(mask, block_rows)
     out, lse = forward(q, k, v, prepared, **options)
     torch.cuda.synchronize()
-    visible = torch.from_numpy(mask.to_dense()).to(DEV)
+    vectors = [torch.from_numpy(np.array(x)).to(DEV)[:, :, None] for x in (mask.lts, mask.lte, mask.uts, mask.ute)]
+    row = torch.arange(mask.num_rows, device=DEV)[None, None, :, None]
+    visible = ~(((row >= vectors[0]) & (row < vectors[1])) | ((row >= vectors[2]) & (row < vectors[3])))
     right, right_lse = oracle(q, k, v, visible)
     plain, _ = oracle(q, k, v, visible, q.dtype)
     assert torch.isfinite(right).all(), "the oracle itself is not finite"
@@ -291,24 +296,37 @@ def bench_mask(name, S, heads):
     }[name]()
 
 
-def median_ms(call, budget_ms=None):
-    budget_ms = budget_ms or args.budget_ms
-    for _ in range(2):
-        call()
+def timed_once(call, budget_ms):
+    call()
     torch.cuda.synchronize()
     a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     a.record()
     call()
     b.record()
     torch.cuda.synchronize()
-    n = int(min(50, max(4, budget_ms / max(a.elapsed_time(b), 1e-3))))
+    n = int(min(50, max(2, budget_ms / max(a.elapsed_time(b), 1e-3))))
     events = [torch.cuda.Event(enable_timing=True) for _ in range(n + 1)]
     events[0].record()
     for i in range(n):
         call()
         events[i + 1].record()
     torch.cuda.synchronize()
-    return statistics.median(events[i].elapsed_time(events[i + 1]) for i in range(n))
+    return [events[i].elapsed_time(events[i + 1]) for i in range(n)]
+
+
+def interleaved_ms(calls, rounds=3):
+    """Median time of each call; the calls take turns, so that clock and heat are shared fairly."""
+    times = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            torch.cuda.synchronize()
+            time.sleep(args.pause)
+            times[name] += timed_once(call, args.budget_ms / rounds)
+    return {name: statistics.median(t) for name, t in times.items()}
+
+
+def median_ms(call):
+    return interleaved_ms({"": call})[""]
 
 
 RESULTS: list[dict] = []
@@ -351,9 +369,10 @@ def bench():
             mask = bench_mask(name, S, H)
             pairs = int(mask.visible_pairs().sum()) * (H // mask.heads) * (B // mask.batch)
             line = f"{name:22s} {S:6d} {pairs / (B * H * S * S):.3f} "
+            calls, prepared_by = {}, {}
             for suffix in args.suffixes:
                 info = INSTANCES[instance_name(q, suffix)]
-                prepared = Prepared(mask, info["block_rows"])
+                prepared = prepared_by[suffix] = Prepared(mask, info["block_rows"])
                 out.fill_(float("nan"))
                 launch(q, k, v, prepared, out, lse, suffix=suffix)
                 torch.cuda.synchronize()
@@ -362,16 +381,27 @@ def bench():
                     line += f" {suffix} WRONG ({bad:.2f})"
                     FAILURES.append(line)
                     continue
-                t = median_ms(lambda s=suffix, p=prepared: launch(q, k, v, p, out, lse, suffix=s))
+                calls[suffix] = lambda s=suffix, p=prepared: launch(q, k, v, p, out, lse, suffix=s)
+            if args.flex:
+                flex = flex_call(name, q, k, v, mask)
+                if flex:
+                    calls["flex"] = flex
+            if args.cudnn and name in ("full", "causal"):
+                calls["cudnn"] = cudnn_call(q, k, v, name == "causal")
+            for suffix, t in interleaved_ms(calls).items():
                 tflops = 4 * pairs * D / t / 1e9
-                blocks = int(prepared.row_blocks()[..., 3].sum()) * (H // mask.heads) * (B // mask.batch)
-                used = pairs / (blocks * info["block_rows"] * 128)
                 best = BEST[S][i]
-                ratios[suffix].append(tflops / best)
-                line += f"  {suffix}: {tflops:4.0f} ({tflops / best:.2f} of {best}; fill {used:.2f}, raw {tflops / used:.0f})"
-                RESULTS.append({"cell": name, "tokens": S, "suffix": suffix, "tflops": tflops, "ms": t, "best": best,
-                                "pairs": pairs, "blocks": blocks, "heads": H, "kv_heads": G, "dim": D,
-                                "section_mb": args.section_mb})
+                record = {"cell": name, "tokens": S, "engine": suffix, "tflops": tflops, "ms": t, "best": best,
+                          "pairs": pairs, "heads": H, "kv_heads": G, "dim": D, "section_mb": args.section_mb}
+                line += f" {suffix}:{tflops:.0f}"
+                if suffix in prepared_by:
+                    info = INSTANCES[instance_name(q, suffix)]
+                    blocks = int(prepared_by[suffix].row_blocks()[..., 3].sum()) * (H // mask.heads) * (B // mask.batch)
+                    used = pairs / (blocks * info["block_rows"] * 128)
+                    ratios[suffix].append(tflops / best)
+                    line += f"({tflops / best:.2f},{tflops / used:.0f})"
+                    record |= {"blocks": blocks, "fill": used}
+                RESULTS.append(record)
             print(line, flush=True)
         for suffix, r in ratios.items():
             if r:
@@ -387,13 +417,31 @@ def power():
     out, lse = torch.empty_like(q), torch.empty(2, H, S, device=DEV)
     p = Prepared(patterns.full(S), 128)
     a, b = (torch.randn(8192, 8192, device=DEV).bfloat16() for _ in range(2))
-    for name, call in (("attention", lambda: launch(q, k, v, p, out, lse)), ("cublas", lambda: a @ b)):
-        for _ in range(40 if name == "attention" else 1000):
+    import threading
+
+    calls = {"cublas": (lambda: a @ b, 2 * 8192**3)}
+    for suffix in args.suffixes:
+        calls["attention" + suffix] = (lambda x=suffix: launch(q, k, v, p, out, lse, suffix=x), 4 * 2 * H * S * S * D)
+    for name, (call, flop) in calls.items():
+        shown = []
+
+        def sample(shown=shown):
+            time.sleep(1.2)
+            shown.append(subprocess.run(["nvidia-smi", "--query-gpu=clocks.sm,power.draw.instant,temperature.gpu",
+                                         "--format=csv,noheader"], capture_output=True, text=True, check=False).stdout.strip())
+
+        thread = threading.Thread(target=sample)
+        t = median_ms(call)
+        thread.start()
+        for _ in range(int(1700 / t)):
             call()
-        shown = subprocess.run(["nvidia-smi", "--query-gpu=clocks.sm,power.draw,clocks_event_reasons.active,temperature.gpu", "--format=csv,noheader"],
-                               capture_output=True, text=True, check=False).stdout.strip()
+        thread.join()
+        x, y = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        x.record()
+        call()
+        y.record()
         torch.cuda.synchronize()
-        print(f"power {name}: {shown}", flush=True)
+        print(f"power {name}: {shown} short {flop / t / 1e9:.0f} sustained {flop / x.elapsed_time(y) / 1e9:.0f} TFLOP/s", flush=True)
 
 
 def prepare():
@@ -410,37 +458,66 @@ def prepare():
         RESULTS.append({"cell": "prepare", "tokens": S, "mask_heads": heads, "us": t * 1e3})
 
 
-def yardsticks():
-    from torch.nn.attention import SDPBackend, sdpa_kernel
+def flex_mods(name, S):
+    """Masks as the library's users write them, where that is a line."""
+    window = S // 16 - 1
+    mods = {"full": None, "causal": lambda b, h, i, j: i >= j,
+            "sliding_window": lambda b, h, i, j: (i >= j) & (i - j <= window)}
+    if name in ("causal_document", "document"):
+        docs = json.loads(args.data.read_text())["batches"][str(S)][0]["lengths"]
+        ids = torch.repeat_interleave(torch.arange(len(docs), device=DEV), torch.tensor(docs, device=DEV))
+        same = lambda b, h, i, j: ids[i] == ids[j]  # noqa: E731
+        return same if name == "document" else lambda b, h, i, j: (i >= j) & (ids[i] == ids[j])
+    return mods.get(name, "none")
+
+
+def flex_call(name, q, k, v, mask):
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    D, H = args.dim, args.heads
-    for S in args.lengths:
-        if S > 32768:
-            continue
-        B = 131072 // S
-        q, k, v = (x.transpose(1, 2) for x in tensors(B, S, S, H, H, D, torch.bfloat16))
-        for name in ("full", "causal"):
-            with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-                t = median_ms(lambda c=name == "causal": torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=c))
-            tflops = 4 * B * H * S * S * D * (1 if name == "full" else (S + 1) / 2 / S) / t / 1e9
-            print(f"cuDNN {name} {S}: {tflops:.0f}", flush=True)
-            RESULTS.append({"cell": name, "tokens": S, "engine": "cudnn", "tflops": tflops})
-        flex = torch.compile(flex_attention, dynamic=False)
-        window = S // 16 - 1
-        mods = {"full": None, "causal": lambda b, h, i, j: i >= j,
-                "sliding_window": lambda b, h, i, j: (i >= j) & (i - j <= window)}
-        for name, mod in mods.items():
-            block_mask = create_block_mask(mod, None, None, S, S, device="cuda", _compile=True) if mod else None
-            t = median_ms(lambda m=block_mask: flex(q, k, v, block_mask=m))
-            pairs = int(bench_mask(name, S, 1).visible_pairs().sum())
-            tflops = 4 * pairs * B * H * D / t / 1e9
-            print(f"FlexAttention {name} {S}: {tflops:.0f}", flush=True)
-            RESULTS.append({"cell": name, "tokens": S, "engine": "flex", "tflops": tflops})
+    S, H = q.shape[1], q.shape[2]
+    mod = flex_mods(name, S)
+    heads = None
+    if mod == "none":
+        lts, lte, uts, ute = (torch.from_numpy(np.array(x[0])).to(DEV) for x in (mask.lts, mask.lte, mask.uts, mask.ute))
+        per_head = mask.heads > 1
+        heads = H if per_head else None
+
+        def mod(b, h, i, j):
+            g = h if per_head else 0
+            return ~(((i >= lts[g, j]) & (i < lte[g, j])) | ((i >= uts[g, j]) & (i < ute[g, j])))
+
+    flex = torch.compile(flex_attention, dynamic=False)
+    torch._dynamo.reset()
+    block_mask = create_block_mask(mod, None, heads, S, S, device="cuda", _compile=True) if mod else None
+    qt, kt, vt = (x.transpose(1, 2) for x in (q, k, v))
+    return lambda: flex(qt, kt, vt, block_mask=block_mask)
+
+
+def cudnn_call(q, k, v, causal):
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    qt, kt, vt = (x.transpose(1, 2) for x in (q, k, v))
+
+    def call():
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            torch.nn.functional.scaled_dot_product_attention(qt, kt, vt, is_causal=causal)
+
+    return call
+
+
+def profile():
+    """One launch a variant, for ncu."""
+    S, H, D = 16384, 16, args.dim
+    q, k, v = tensors(1, S, S, H, H, D, torch.bfloat16)
+    out, lse = torch.empty_like(q), torch.empty(1, H, S, device=DEV)
+    for suffix in args.suffixes:
+        p = Prepared(patterns.full(S), INSTANCES[instance_name(q, suffix)]["block_rows"])
+        launch(q, k, v, p, out, lse, suffix=suffix)
+        torch.cuda.synchronize()
 
 
 for step in args.steps:
-    {"check": check, "bench": bench, "prepare": prepare, "power": power, "yardsticks": yardsticks}[step]()
+    {"check": check, "bench": bench, "prepare": prepare, "power": power, "profile": profile}[step]()
     for failure in FAILURES[:15]:
         print("FAIL", failure, flush=True)
     if FAILURES and step == "check" and "force" not in sys.argv:

@@ -9,13 +9,14 @@ constexpr int kHalfKeys = kBlockKeys / 2;
 enum class Dtype { kBf16, kFp16 };
 
 struct FwdConfig {
-  Dtype dtype;
-  int head_dim;
-  int consumer_warpgroups;  // each takes 64 rows
-  int stages;               // of K and of V
-  int producer_registers;
-  int consumer_registers;
-  bool ping_pong;           // consumers take turns at issuing products
+  Dtype dtype = Dtype::kBf16;
+  int head_dim = 128;
+  int consumer_warpgroups = 2;  // each takes 64 rows
+  int stages = 2;               // of K and of V
+  int producer_registers = 40;
+  int consumer_registers = 232;
+  bool ping_pong = true;           // consumers take turns at issuing products
+  int polynomial_period = 0;  // of unmasked exponentials every n-th is a polynomial; 0: none
 
   constexpr int block_rows() const { return 64 * consumer_warpgroups; }
   constexpr int num_threads() const { return 128 * (1 + consumer_warpgroups); }

@@ -29,7 +29,7 @@ class Consumer {
     if constexpr (kConfig.ping_pong) {
       if (warpgroup_ == kConfig.consumer_warpgroups - 1) pass_turn();
     }
-    take_block();
+    entry_ = read_entry(blocks_);
     while (!entry_.stops()) {
       if (entry_.is_first()) {
         open_tile();
@@ -37,8 +37,9 @@ class Consumer {
       }
       if (sees_block()) {
         start_run();
-        while (continue_run()) {
-        }
+        do {
+          while (is_plain()) continue_plainly();
+        } while (continue_run());
         finish_run();
       } else {
         skip_block();
@@ -57,8 +58,8 @@ class Consumer {
   using OutputProduct = ptx::Wgmma<kElement, kDim>;
   using Stages = tile::Cursor<kConfig.stages>;
 
-  // --- A run: blocks that this warpgroup sees, one behind the other. Between its steps the products P V of the block in
-  // --- pending_ are still to come, and entry_ is the block after it.
+  // --- A run: blocks that this warpgroup sees, one behind the other. Between its steps the products P V of the pending
+  // --- block are still to come: the one in the stage before, entry_ being the block after it.
 
   // Scores and softmax of a run's first block.
   __device__ __forceinline__ void start_run() {
@@ -67,10 +68,33 @@ class Consumer {
     pass_turn();
     ptx::warpgroup_wait<0>();
     ptx::pin(scores_);
-    finish_scores();
+    finish_scores(entry_.is_first());
     softmax_.rescale(output_);
-    pack_probabilities();
-    next_block();
+    finish_probabilities();
+    next_block(peek_block());
+  }
+
+  // A block in the middle of a tile that no span cuts: most of a long sequence.
+  __device__ __forceinline__ bool is_plain() const {
+    return !entry_.is_first() && sees_block() && (flags() & kCutFlags) == 0;
+  }
+
+  __device__ __forceinline__ void continue_plainly() {
+    take_turn();
+    issue_scores();
+    issue_output();
+    pass_turn();
+    ptx::warpgroup_wait<1>();
+    ptx::pin(scores_);
+    release(smem_.barriers.k_empty[blocks_.stage]);
+    softmax_.template first_half<kConfig.polynomial_period>(scores_, params_.scale_log2, exponentials_);
+    finish_output();
+    const BlockEntry next = peek_block();
+    softmax_.rescale(output_);
+    softmax_.template second_half<kElement, kConfig.polynomial_period>(scores_, params_.scale_log2, exponentials_,
+                                                                      probabilities_);
+    finish_store();
+    next_block(next);
   }
 
   // P V of the pending block beside the scores of this one; false where the run ends before this one.
@@ -87,19 +111,18 @@ class Consumer {
     pass_turn();
     ptx::warpgroup_wait<1>();
     ptx::pin(scores_);
-    finish_scores();
-    softmax_.complete();  // before the wait: that is what overlaps the exponentials with P V
+    finish_scores(opens);
     finish_output();
-    if (opens) {
-      pack_probabilities();
+    const BlockEntry next = peek_block();
+    if (opens) [[unlikely]] {
       store_output(finished, finished_softmax, finished_stage);
       clear_output();
     } else {
       softmax_.rescale(output_);
-      pack_probabilities();
       finish_store();
     }
-    next_block();
+    finish_probabilities();
+    next_block(next);
     return true;
   }
 
@@ -111,28 +134,36 @@ class Consumer {
   }
 
   // Moves on; the block just dealt with becomes the pending one.
-  __device__ __forceinline__ void next_block() {
-    pending_ = blocks_;
+  __device__ __forceinline__ void next_block(const BlockEntry& next) {
     pending_is_last_ = entry_.is_last();
     blocks_.advance();
+    entry_ = next;
     if (pending_is_last_) finish_store();  // the next tile's rows may be waiting for that room
-    take_block();
   }
 
   // Hands a block on unread, in the order of the list.
   __device__ __forceinline__ void skip_block() {
+    finish_store();  // the rows of the next tile, and these values behind them, may be waiting for that room
     take_turn();
     pass_turn();
     release(smem_.barriers.k_empty[blocks_.stage]);
     smem_.barriers.v_full[blocks_.stage].wait(blocks_.parity);
     release(smem_.barriers.v_empty[blocks_.stage]);
     if (entry_.is_last()) store_output(tile_, softmax_, rows_.stage);
-    next_block();
+    next_block(peek_block());
   }
 
-  __device__ __forceinline__ void take_block() {
-    smem_.barriers.k_full[blocks_.stage].wait(blocks_.parity);
-    entry_ = smem_.entries[blocks_.stage];
+  // The block behind the current one, once its keys are there. Nothing is waiting for this warpgroup meanwhile: keys are
+  // loaded before the rows of a new tile, and K of the block before the current one is free.
+  __device__ __forceinline__ BlockEntry peek_block() {
+    Stages next = blocks_;
+    next.advance();
+    return read_entry(next);
+  }
+
+  __device__ __forceinline__ BlockEntry read_entry(const Stages& stages) {
+    smem_.barriers.k_full[stages.stage].wait(stages.parity);
+    return smem_.entries[stages.stage];
   }
 
   __device__ __forceinline__ uint32_t flags() const { return entry_.flags >> (kFlagBits * warpgroup_); }
@@ -152,8 +183,8 @@ class Consumer {
 
   // S = Q K^T of the block in the current stage.
   __device__ __forceinline__ void issue_scores() {
-    const uint64_t q = tile::k_major(ptx::shared_address(smem_.q[rows_.stage][warpgroup_]));
-    const uint64_t k = tile::k_major(ptx::shared_address(smem_.k[blocks_.stage]));
+    const ptx::Operand q = tile::k_major(ptx::shared_address(smem_.q[rows_.stage][warpgroup_]));
+    const ptx::Operand k = tile::k_major(ptx::shared_address(smem_.k[blocks_.stage]));
     ptx::pin(scores_);
     ptx::warpgroup_arrive();
     ScoreProduct::template product_ss<false>(scores_, q, k);
@@ -165,28 +196,28 @@ class Consumer {
     ptx::warpgroup_commit();
   }
 
-  // Scores to exponentials; K and its columns fall free.
-  __device__ __forceinline__ void finish_scores() {
+  // Scores to the first half of the exponentials; K and its columns fall free.
+  __device__ __forceinline__ void finish_scores(bool starts_tile) {
     const uint32_t cuts = flags() & kCutFlags;
-    if (cuts != 0) {
+    if (cuts != 0) [[unlikely]] {
       apply_mask(scores_, cuts, smem_.columns[blocks_.stage], entry_.key_block() * kBlockKeys, position_);
       __syncwarp();
     }
     release(smem_.barriers.k_empty[blocks_.stage]);
-    softmax_.update(scores_, params_.scale_log2);
+    if (starts_tile) [[unlikely]] softmax_.start(scores_);
+    softmax_.template first_half<0>(scores_, params_.scale_log2, exponentials_);
   }
 
-  __device__ __forceinline__ void pack_probabilities() {
-#pragma unroll
-    for (int i = 0; i < kBlockKeys / 4; ++i) {
-      probabilities_[i] = tile::pack<kElement>(scores_[2 * i], scores_[2 * i + 1]);
-    }
+  // The rest; no product may be reading P any more.
+  __device__ __forceinline__ void finish_probabilities() {
+    softmax_.template second_half<kElement, 0>(scores_, params_.scale_log2, exponentials_, probabilities_);
   }
 
   // O += P V of the pending block.
   __device__ __forceinline__ void issue_output() {
-    smem_.barriers.v_full[pending_.stage].wait(pending_.parity);
-    const uint64_t v = tile::mn_major(ptx::shared_address(smem_.v[pending_.stage]), kBlockKeys);
+    const Stages pending = blocks_.previous();
+    smem_.barriers.v_full[pending.stage].wait(pending.parity);
+    const ptx::Operand v = tile::mn_major(ptx::shared_address(smem_.v[pending.stage]), kBlockKeys);
     ptx::pin(output_);
     ptx::pin(probabilities_);
     ptx::warpgroup_arrive();
@@ -201,7 +232,7 @@ class Consumer {
     ptx::warpgroup_wait<0>();
     ptx::pin(output_);
     ptx::pin(probabilities_);
-    release(smem_.barriers.v_empty[pending_.stage]);
+    release(smem_.barriers.v_empty[blocks_.previous().stage]);
   }
 
   __device__ __forceinline__ void clear_output() {
@@ -287,13 +318,13 @@ class Consumer {
   Tile tile_{};                   // the tile whose scores are computed
   OnlineSoftmax softmax_;         // of its rows
   Stages blocks_;                 // of entry_
-  Stages pending_;                // of the block whose P V is to come
   bool pending_is_last_ = false;  // of its tile
   bool storing_ = false;          // an output may still be leaving
   int storing_stage_ = 0;         // from here
   tile::Cursor<kRowStages> rows_{kRowStages - 1, 1};  // of tile_; advanced when a tile opens
   float scores_[kBlockKeys / 2];
-  uint32_t probabilities_[kBlockKeys / 4];
+  float exponentials_[kBlockKeys / 4];      // the first half of P, not yet packed
+  uint32_t probabilities_[kBlockKeys / 4];  // P of the pending block, which products may be reading
   float output_[kDim / 2];
 };
 

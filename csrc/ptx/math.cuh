@@ -40,4 +40,12 @@ __device__ __forceinline__ void store_matrix_x4(uint32_t address, uint32_t a, ui
                : "memory");
 }
 
+// ldmatrix.x4: the reverse of stmatrix.
+__device__ __forceinline__ void load_matrix_x4(uint32_t* values, uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(values[0]), "=r"(values[1]), "=r"(values[2]), "=r"(values[3])
+               : "r"(address)
+               : "memory");
+}
+
 }  // namespace fm3::ptx
