@@ -27,10 +27,10 @@ class BwdConsumer {
 
   __device__ void run() {
     take_block();
-    while ((marks_ & RowEntry::kStop) == 0) {
+    while (!whole_warp((marks_ & RowEntry::kStop) != 0)) {
       clear(dk_);
       clear(dv_);
-      if (flags_ != 0) {
+      if (whole_warp(flags_ != 0)) {
         open_tile();
         for (bool more = true; more;) more = sees_block() ? run_blocks() : skip_block();
         release(smem_.barriers.k_empty);
@@ -140,11 +140,14 @@ class BwdConsumer {
     return q_.stage == 0 ? kConfig.q_stages - 1 : q_.stage - 1;
   }
 
-  __device__ __forceinline__ bool is_last() const { return (marks_ & RowEntry::kLast) != 0; }
+  __device__ __forceinline__ bool is_last() const { return whole_warp((marks_ & RowEntry::kLast) != 0); }
 
-  // The vote says nothing new, but from it the compiler knows that whole warps agree; else it serialises the products.
+  // The vote says nothing new, but from it the compiler knows that whole warps agree; else it serialises the products and
+  // computes their operands in vector registers.
+  __device__ __forceinline__ static bool whole_warp(bool condition) { return __any_sync(~0u, condition); }
+
   __device__ __forceinline__ bool sees_half(int half) const {
-    return __any_sync(~0u, (flags_ >> (kFlagBits * half) & kVisibleFlags) != 0);
+    return whole_warp((flags_ >> (kFlagBits * half) & kVisibleFlags) != 0);
   }
   __device__ __forceinline__ bool sees_block() const { return sees_half(warpgroup_); }
 
@@ -169,8 +172,8 @@ class BwdConsumer {
 
   __device__ __forceinline__ void issue_rows_product(float (&result)[kBwdRows / 2], const uint8_t* keys,
                                                      const uint8_t* rows) {
-    const uint64_t a = tile::k_major(ptx::shared_address(keys) + warpgroup_ * (kHalfKeys * tile::kPanelRowBytes));
-    const uint64_t b = tile::k_major(ptx::shared_address(rows));
+    const ptx::Operand a = tile::k_major(ptx::shared_address(keys) + warpgroup_ * (kHalfKeys * tile::kPanelRowBytes));
+    const ptx::Operand b = tile::k_major(ptx::shared_address(rows));
     ptx::warpgroup_arrive();
     ScoreProduct::overwrite(result, a, b);
 #pragma unroll
@@ -251,7 +254,7 @@ class BwdConsumer {
 
   __device__ __forceinline__ void issue_keys_product(float (&result)[kDim / 2], uint32_t (&a)[kBwdRows / 4],
                                                      const uint8_t* rows) {
-    const uint64_t b = tile::mn_major(ptx::shared_address(rows), kBwdRows);
+    const ptx::Operand b = tile::mn_major(ptx::shared_address(rows), kBwdRows);
     ptx::pin(a);
     ptx::warpgroup_arrive();
 #pragma unroll
@@ -274,9 +277,9 @@ class BwdConsumer {
 
   __device__ __forceinline__ void issue_dq_half(int half, bool overwrites) {
     const uint32_t half_bytes = half * (kHalfKeys * tile::kPanelRowBytes);
-    const uint64_t a = tile::mn_major(ptx::shared_address(smem_.ds[d_out_.stage]) + half_bytes, kBlockKeys);
+    const ptx::Operand a = tile::mn_major(ptx::shared_address(smem_.ds[d_out_.stage]) + half_bytes, kBlockKeys);
     const uint32_t columns = kDim == 128 ? warpgroup_ * (kBlockKeys * tile::kPanelRowBytes) : warpgroup_ * (kDqColumns * 2);
-    const uint64_t b = tile::mn_major(ptx::shared_address(smem_.k) + half_bytes + columns, kBlockKeys);
+    const ptx::Operand b = tile::mn_major(ptx::shared_address(smem_.k) + half_bytes + columns, kBlockKeys);
     if (overwrites) {
       DqProduct::overwrite(dq(), a, b);
     } else {

@@ -23,11 +23,15 @@ enum class Major : int { kSummed = 0, kOuter = 1 };
 #define FM3_LIST_32                                                                                                \
   "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                       \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-#define FM3_PRODUCT(columns, type, list, operands, scale)                                                          \
+#define FM3_PRODUCT(columns, type, list, a_words, b_words, major, scale)                                                        \
   "{\n"                                                                                                            \
   ".reg .pred accumulate;\n"                                                                                       \
+  ".reg .b64 a, b;\n"                                                                                              \
+  "mov.b64 a, {" a_words "};\n"                                                                                    \
+  "mov.b64 b, {" b_words "};\n"                                                                                    \
   "setp.ne.b32 accumulate, " scale ", 0;\n"                                                                        \
-  "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " " list operands                           \
+  "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " " list                                    \
+  "a, b, accumulate, 1, 1, " major ", " major ";"                                                                  \
   "\n}\n"
 
 // wgmma.m64nNk16: d[N / 2] float32 accumulators. `overwrite` only writes them, so they need not live before it.
@@ -36,52 +40,52 @@ struct SharedProduct;
 
 template <Element kElement, Major kMajor>
 struct SharedProduct<kElement, 64, kMajor> {
-  __device__ __forceinline__ static void overwrite(float (&d)[32], uint64_t a, uint64_t b) {
+  __device__ __forceinline__ static void overwrite(float (&d)[32], Operand a, Operand b) {
     if constexpr (kElement == Element::kBf16) {
-      asm volatile(FM3_PRODUCT("64", "bf16", FM3_LIST_32, "%32, %33, accumulate, 1, 1, %34, %34;", "0")
+      asm volatile(FM3_PRODUCT("64", "bf16", FM3_LIST_32, "%32, %33", "%34, %35", "%36", "0")
                    : FM3_REGISTERS_32(FM3_WRITTEN, d)
-                   : "l"(a), "l"(b), "n"(static_cast<int>(kMajor)));
+                   : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "n"(static_cast<int>(kMajor)));
     } else {
-      asm volatile(FM3_PRODUCT("64", "f16", FM3_LIST_32, "%32, %33, accumulate, 1, 1, %34, %34;", "0")
+      asm volatile(FM3_PRODUCT("64", "f16", FM3_LIST_32, "%32, %33", "%34, %35", "%36", "0")
                    : FM3_REGISTERS_32(FM3_WRITTEN, d)
-                   : "l"(a), "l"(b), "n"(static_cast<int>(kMajor)));
+                   : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "n"(static_cast<int>(kMajor)));
     }
   }
-  __device__ __forceinline__ static void accumulate(float (&d)[32], uint64_t a, uint64_t b) {
+  __device__ __forceinline__ static void accumulate(float (&d)[32], Operand a, Operand b) {
     if constexpr (kElement == Element::kBf16) {
-      asm volatile(FM3_PRODUCT("64", "bf16", FM3_LIST_32, "%32, %33, accumulate, 1, 1, %34, %34;", "1")
+      asm volatile(FM3_PRODUCT("64", "bf16", FM3_LIST_32, "%32, %33", "%34, %35", "%36", "1")
                    : FM3_REGISTERS_32(FM3_UPDATED, d)
-                   : "l"(a), "l"(b), "n"(static_cast<int>(kMajor)));
+                   : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "n"(static_cast<int>(kMajor)));
     } else {
-      asm volatile(FM3_PRODUCT("64", "f16", FM3_LIST_32, "%32, %33, accumulate, 1, 1, %34, %34;", "1")
+      asm volatile(FM3_PRODUCT("64", "f16", FM3_LIST_32, "%32, %33", "%34, %35", "%36", "1")
                    : FM3_REGISTERS_32(FM3_UPDATED, d)
-                   : "l"(a), "l"(b), "n"(static_cast<int>(kMajor)));
+                   : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "n"(static_cast<int>(kMajor)));
     }
   }
 };
 
 template <Element kElement, Major kMajor>
 struct SharedProduct<kElement, 32, kMajor> {
-  __device__ __forceinline__ static void overwrite(float (&d)[16], uint64_t a, uint64_t b) {
+  __device__ __forceinline__ static void overwrite(float (&d)[16], Operand a, Operand b) {
     if constexpr (kElement == Element::kBf16) {
-      asm volatile(FM3_PRODUCT("32", "bf16", FM3_LIST_16, "%16, %17, accumulate, 1, 1, %18, %18;", "0")
+      asm volatile(FM3_PRODUCT("32", "bf16", FM3_LIST_16, "%16, %17", "%18, %19", "%20", "0")
                    : FM3_REGISTERS_16(FM3_WRITTEN, d)
-                   : "l"(a), "l"(b), "n"(static_cast<int>(kMajor)));
+                   : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "n"(static_cast<int>(kMajor)));
     } else {
-      asm volatile(FM3_PRODUCT("32", "f16", FM3_LIST_16, "%16, %17, accumulate, 1, 1, %18, %18;", "0")
+      asm volatile(FM3_PRODUCT("32", "f16", FM3_LIST_16, "%16, %17", "%18, %19", "%20", "0")
                    : FM3_REGISTERS_16(FM3_WRITTEN, d)
-                   : "l"(a), "l"(b), "n"(static_cast<int>(kMajor)));
+                   : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "n"(static_cast<int>(kMajor)));
     }
   }
-  __device__ __forceinline__ static void accumulate(float (&d)[16], uint64_t a, uint64_t b) {
+  __device__ __forceinline__ static void accumulate(float (&d)[16], Operand a, Operand b) {
     if constexpr (kElement == Element::kBf16) {
-      asm volatile(FM3_PRODUCT("32", "bf16", FM3_LIST_16, "%16, %17, accumulate, 1, 1, %18, %18;", "1")
+      asm volatile(FM3_PRODUCT("32", "bf16", FM3_LIST_16, "%16, %17", "%18, %19", "%20", "1")
                    : FM3_REGISTERS_16(FM3_UPDATED, d)
-                   : "l"(a), "l"(b), "n"(static_cast<int>(kMajor)));
+                   : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "n"(static_cast<int>(kMajor)));
     } else {
-      asm volatile(FM3_PRODUCT("32", "f16", FM3_LIST_16, "%16, %17, accumulate, 1, 1, %18, %18;", "1")
+      asm volatile(FM3_PRODUCT("32", "f16", FM3_LIST_16, "%16, %17", "%18, %19", "%20", "1")
                    : FM3_REGISTERS_16(FM3_UPDATED, d)
-                   : "l"(a), "l"(b), "n"(static_cast<int>(kMajor)));
+                   : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "n"(static_cast<int>(kMajor)));
     }
   }
 };
