@@ -33,6 +33,7 @@ parser.add_argument("--heads", type=int, default=32)
 parser.add_argument("--kv_heads", type=int, default=32)
 parser.add_argument("--dim", type=int, default=128)
 parser.add_argument("--section_mb", type=float, default=24.0)
+parser.add_argument("--det_pairs", type=int, default=8, help="least number of kv heads side by side in the deterministic order")
 parser.add_argument("--det", type=int, nargs="*", default=[0, 1])
 parser.add_argument("--quick", action="store_true", help="the first few cases of each kind")
 parser.add_argument("steps", nargs="*", default=["check", "bench"])
@@ -49,7 +50,7 @@ DEV = torch.device("cuda")
 CURRENT = ["", time.time()]
 
 
-def watchdog(limit: float = 25.0) -> None:
+def watchdog(limit: float = 40.0) -> None:
     """Ends the process, naming the case, when one takes too long."""
     while True:
         time.sleep(1.0)
@@ -111,7 +112,7 @@ class Workspace:
         B, S, H, D = q.shape
         blocks = B * H * -(-S // 64)
         make = lambda n, t: torch.empty(max(n, 4), dtype=t, device=DEV)  # noqa: E731
-        self.sums, self.terms, self.turns = make(blocks * 64 * D, torch.float32), make(blocks * 128, torch.float32), make(blocks * 8, torch.int32)
+        self.sums, self.terms, self.turns = make(blocks * 64 * D, torch.float32), make(blocks * 128, torch.float32), make(blocks * 2, torch.int32)
         if poison:
             self.sums.fill_(float("nan")), self.terms.fill_(float("nan")), self.turns.fill_(-7)
 
@@ -121,7 +122,7 @@ def launch(q, k, v, out, lse, d_out, d_lse, grads, prepared, space, *, determini
     B, S, H, D = q.shape
     G = k.shape[2]
     row_bytes = max(S * D * (H // G) * 8, 1)  # Q, dO and the float32 sums of dQ
-    section = min(max(1, int((section_mb or args.section_mb) * 2**20 // row_bytes)), B * G)
+    section = min(max(args.det_pairs if deterministic else 1, int((section_mb or args.section_mb) * 2**20 // row_bytes)), B * G)
     native, _ = prepared.backward_lists(deterministic)
     C.backward(instance_name(q, suffix), row_tensor(q), row_tensor(k), row_tensor(v), row_tensor(out), lse.data_ptr(),
                row_tensor(d_out), 0 if d_lse is None else d_lse.data_ptr(), *map(row_tensor, grads), prepared.native, native,
@@ -551,6 +552,21 @@ def bench():
         torch.cuda.empty_cache()
 
 
+def profile():
+    """A few launches for a profiler to catch."""
+    S, H, D = 16384, 8, args.dim
+    q, k, v, d_out, _ = problem(1, S, S, H, H, D, torch.bfloat16)
+    prepared = Prepared(bench_mask("full", S, H) if S in (8192, 32768) else patterns.full(S), H)
+    out, lse = torch.randn_like(q), torch.full((1, H, S), 9.0, device=DEV)
+    grads = [torch.empty_like(x) for x in (q, k, v)]
+    space = Workspace(q, poison=False)
+    for suffix in args.suffixes:
+        for _ in range(2):
+            entering("profile")
+            launch(q, k, v, out, lse, d_out, None, grads, prepared, space, suffix=suffix)
+        torch.cuda.synchronize()
+
+
 def yardsticks():
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -571,7 +587,7 @@ def yardsticks():
 
 
 for step in args.steps:
-    {"check": check, "bench": bench, "yardsticks": yardsticks}[step]()
+    {"check": check, "bench": bench, "profile": profile, "yardsticks": yardsticks}[step]()
     for failure in FAILURES[:15]:
         print("FAIL", failure, flush=True)
     if FAILURES and step == "check":

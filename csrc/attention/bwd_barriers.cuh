@@ -27,12 +27,18 @@ struct BwdBarriers {
   tile::Barrier q_empty[kConfig.q_stages];     // every consumer warp | loader
   tile::Barrier do_full[kConfig.do_stages];    // loader, 1 + bytes of dO | consumers
   tile::Barrier do_empty[kConfig.do_stages];   // every consumer warp | loader
+  tile::Barrier dq_full[kBwdWarpgroups];       // the warpgroup's four warps | its writer
+  tile::Barrier dq_empty[kBwdWarpgroups];      // its writer, 1 | the warpgroup
 
   __device__ void init() {
     constexpr int kConsumerWarps = 4 * kBwdWarpgroups;
     for (int i = 0; i < kBwdQueueStages; ++i) {
       queue_full[i].init(1);
       queue_empty[i].init(1);
+    }
+    for (int i = 0; i < kBwdWarpgroups; ++i) {
+      dq_full[i].init(4);
+      dq_empty[i].init(1);
     }
     k_full.init(1);
     k_empty.init(kConsumerWarps);

@@ -10,7 +10,7 @@ constexpr int kBwdWarpgroups = 2;    // consumers, kHalfKeys keys each
 
 // How a block's dQ reaches the float32 sums in global memory.
 enum class DqPath {
-  kBulk,    // staged in shared memory, one bulk reduction a warp
+  kBulk,    // staged in shared memory, one bulk reduction a warpgroup by a thread that only does that
   kDirect,  // vector reductions from registers
 };
 

@@ -47,6 +47,10 @@ class BwdConsumer {
       take_block();
     }
     finish_stores();
+    if constexpr (kConfig.dq_path == DqPath::kBulk) {
+      if (thread_ == 0) smem_.staged_dq[warpgroup_].block = StagedDq::kStop;
+      hand_dq_over();
+    }
   }
 
  private:
@@ -76,9 +80,9 @@ class BwdConsumer {
       ptx::warpgroup_wait<1>();  // dP
       ptx::pin(dp_);
       form_ds();
-      pass_turn();
+      const bool sees_other = sees_half(1 - warpgroup_);
       sync_consumers();
-      issue_dq();
+      issue_dq(sees_other);
       issue_dk();
       ptx::warpgroup_wait<1>();  // dV and dQ
       pin_dq();
@@ -106,7 +110,6 @@ class BwdConsumer {
 
   // A block that only the other warpgroup sees: half of its dQ is still this one's to do. Returns whether the tile goes on.
   __device__ __forceinline__ bool skip_block() {
-    pass_turn();
     sync_consumers();
     ptx::warpgroup_arrive();
     issue_dq_half(1 - warpgroup_, true);
@@ -219,7 +222,7 @@ class BwdConsumer {
 
   // dS = P (dP - terms), kept in registers for dK and written for dQ.
   __device__ __forceinline__ void form_ds() {
-    const int thread = ptx::thread_index() - 128;
+    const uint32_t thread = ptx::thread_index() - 128;
     const float4* terms = reinterpret_cast<const float4*>(smem_.terms[q_.stage][1]) + thread_ % 4;
 #pragma unroll
     for (int i = 0; i < kBwdRows / 16; ++i) {
@@ -235,8 +238,8 @@ class BwdConsumer {
         }
       }
     }
-    const int lane = thread % 32;
-    const int key = 16 * (thread / 32) + lane % 16;
+    const uint32_t lane = thread % 32;
+    const uint32_t key = 16 * (thread / 32) + lane % 16;
     const uint32_t staged = ptx::shared_address(smem_.ds[d_out_.stage]);
 #pragma unroll
     for (int i = 0; i < kBwdRows / 16; ++i) {
@@ -265,10 +268,10 @@ class BwdConsumer {
   }
 
   // dQ = dS K, this warpgroup's columns, over the halves of the keys that somebody sees.
-  __device__ __forceinline__ void issue_dq() {
+  __device__ __forceinline__ void issue_dq(bool sees_other) {
     ptx::warpgroup_arrive();
     issue_dq_half(warpgroup_, true);
-    if (sees_half(1 - warpgroup_)) {
+    if (sees_other) {
       ptx::warpgroup_arrive();
       issue_dq_half(1 - warpgroup_, false);
     }
@@ -297,65 +300,48 @@ class BwdConsumer {
   }
   __device__ __forceinline__ void pin_dq() { ptx::pin(dq()); }
 
-  // Adds this warp's part of dQ to the sums in global memory; stage: of the block's entry.
+  // Hands this warpgroup's part of dQ to its writer; stage: of the block's entry.
   __device__ __forceinline__ void send_dq(int stage) {
-    const int thread = ptx::thread_index() - 128;
-    const int warp = thread / 32, lane = thread % 32;
+    const uint32_t thread = ptx::thread_index() - 128;
+    const uint32_t warp = thread / 32, lane = thread % 32;
     if constexpr (kConfig.dq_path == DqPath::kDirect) {
-      float* sums = dq_part(smem_.entries[stage].block, warp);
+      float* sums = params_.dq_sums + static_cast<int64_t>(smem_.entries[stage].block) * Order::kBlockFloats +
+                    warp * Order::kWarpFloats;
 #pragma unroll
       for (int j = 0; j < Order::kGroups; ++j) {
         ptx::reduce_add_x4(sums + 128 * j + 4 * lane, dp_[4 * j], dp_[4 * j + 1], dp_[4 * j + 2], dp_[4 * j + 3]);
       }
     } else {
-      const uint32_t staged = ptx::shared_address(smem_.dq) + warp * (Order::kWarpFloats * 4);
-      if (lane == 0) ptx::wait_bulk_read<0>();
-      __syncwarp();
+      const uint32_t staged = ptx::shared_address(smem_.dq) + warp * (Order::kWarpFloats * 4) + 16 * lane;
+      await_dq_room();
 #pragma unroll
       for (int j = 0; j < Order::kGroups; ++j) {
-        ptx::store_shared_x4(staged + 512 * j + 16 * lane, dp_[4 * j], dp_[4 * j + 1], dp_[4 * j + 2], dp_[4 * j + 3]);
+        ptx::store_shared_x4(staged + 512 * j, dp_[4 * j], dp_[4 * j + 1], dp_[4 * j + 2], dp_[4 * j + 3]);
       }
-      ptx::fence_async_shared();
-      __syncwarp();
-      if (lane == 0) {
-        const RowEntry entry = smem_.entries[stage];
-        if (params_.turns != nullptr) await_turn(8 * entry.block + warp, entry.turn);
-        ptx::reduce_add_bytes(dq_part(entry.block, warp), staged, Order::kWarpFloats * 4);
-        ptx::commit_bulk();
-      }
-      __syncwarp();
+      if (thread % 128 == 0) smem_.staged_dq[warpgroup_] = {smem_.entries[stage].block, smem_.entries[stage].turn};
+      hand_dq_over();
     }
   }
 
-  __device__ __forceinline__ float* dq_part(int block, int warp) const {
-    return params_.dq_sums + static_cast<int64_t>(block) * Order::kBlockFloats + warp * Order::kWarpFloats;
+  // Until the writer has read what this warpgroup staged last.
+  __device__ __forceinline__ void await_dq_room() {
+    if constexpr (kConfig.dq_path == DqPath::kBulk) smem_.barriers.dq_empty[warpgroup_].wait(dq_parity_ ^ 1);
   }
 
-  // --- The deterministic order: one turn after the other for each warp's part of a block's dQ.
-
-  __device__ __forceinline__ void await_turn(int word, int turn) {
-    while (ptx::load_acquire(params_.turns + word) != turn) {
-    }
-    ptx::fence_async();
-    turn_ = word;
-  }
-
-  // Lets the next key block add, once what this warp sent last is there.
-  __device__ __forceinline__ void pass_turn() {
-    if (turn_ < 0) return;
-    ptx::wait_bulk<0>();
-    ptx::fence_async();
-    ptx::add_release(params_.turns + turn_, 1);
-    turn_ = -1;
+  __device__ __forceinline__ void hand_dq_over() {
+    ptx::fence_async_shared();
+    __syncwarp();
+    release(smem_.barriers.dq_full[warpgroup_]);
+    dq_parity_ ^= 1;
   }
 
   // --- The end of a tile.
 
   // dK and dV to global memory by way of the room of dQ and dS.
   __device__ __forceinline__ void store_tile(const KeyTile& tile) {
-    pass_turn();
     finish_stores();
-    sync_consumers();  // dS is read, this warpgroup's dQ has left
+    await_dq_room();
+    sync_consumers();  // dS is read
     // Read anew, so that no register holds what only this needs throughout the tile.
     const int thread = ptx::thread_index() % 128;
     const int warpgroup = ptx::thread_index() / 128 - 1;
@@ -388,9 +374,9 @@ class BwdConsumer {
     }
   }
 
-  // Until nothing of this thread's still reads shared memory.
+  // Until the tile stored last has left shared memory.
   __device__ __forceinline__ void finish_stores() {
-    if (thread_ % 32 == 0) ptx::wait_bulk_read<0>();
+    if (thread_ == 0) ptx::wait_bulk_read<0>();
   }
 
   __device__ __forceinline__ void sync_consumers() {
@@ -415,7 +401,7 @@ class BwdConsumer {
   uint32_t marks_ = 0, flags_ = 0;         // of the row block in the current stage of q
   tile::Cursor<kConfig.q_stages> q_;       // of that block
   tile::Cursor<kConfig.do_stages> d_out_;  // of that block; its dS lies in the stage of ds with the same number
-  int turn_ = -1;                          // lane 0: the turn word to pass on once the last addition is done
+  uint32_t dq_parity_ = 0;                 // of the next dQ handed to the writer
   float scores_[kBwdRows / 2];
   float dp_[kBwdRows / 2];
   uint32_t probabilities_[kBwdRows / 4];

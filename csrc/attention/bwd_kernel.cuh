@@ -1,10 +1,11 @@
-// The backward kernel: three roles around one list of blocks.
+// The backward kernel: four roles around one list of blocks.
 #pragma once
 
 #include "attention/bwd_consumer.cuh"
 #include "attention/bwd_generator.cuh"
 #include "attention/bwd_launch.h"
 #include "attention/bwd_loader.cuh"
+#include "attention/bwd_writer.cuh"
 #include "host/error.h"
 
 namespace fm3::attention {
@@ -46,9 +47,11 @@ __device__ __forceinline__ void run_bwd(const BwdParams& params) {
       if (threadIdx.x == 0) BwdLoader<kConfig>(params, smem).run();
     } else if (warp == 1) {
       BwdGenerator<kConfig>(params, smem).run();
+    } else if (kConfig.dq_path == DqPath::kBulk && threadIdx.x % 32 == 0) {
+      DqWriter<kConfig>(params, smem, warp - 2).run();
     }
 #ifdef FM3_WATCHDOG
-    if (warp == 2) watch_bwd(smem.consumers_left);
+    if (threadIdx.x == 1) watch_bwd(smem.consumers_left);
 #endif
   } else {
     ptx::increase_registers<kConfig.consumer_registers>();

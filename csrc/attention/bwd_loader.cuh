@@ -24,15 +24,13 @@ class BwdLoader {
  private:
   // Returns whether the list ends here. A tile's rows are asked for before its keys: room for keys is only free once the
   // tile before is through, room for rows is free earlier.
-  __device__ bool load_blocks(const RowQueueStage& stage) {
-    const KeyTile tile = stage.tile;
-    const int count = stage.count;
-    for (int i = 0; i < count; ++i) {
-      RowEntry entry = stage.entries[i];
-      if (keys_parity_ != 0) entry.row_block_and_marks |= RowEntry::kOddKeys;
-      load_row_gradients(entry, tile);
-      load_rows(entry, tile);
-      if (entry.is_first() && entry.flags != 0) load_keys(tile);
+  // This role has few registers, so it keeps no entry: it reads what it needs, when it needs it.
+  __device__ bool load_blocks(const RowQueueStage& queued) {
+    for (int i = 0; i < queued.count; ++i) {
+      const RowEntry& entry = queued.entries[i];
+      load_row_gradients(entry, queued.tile);
+      load_rows(entry, queued.tile);
+      if (entry.is_first() && entry.flags != 0) load_keys(queued.tile);
       if (entry.stops()) return true;
     }
     return false;
@@ -55,6 +53,7 @@ class BwdLoader {
     smem_.barriers.q_empty[stage].wait(q_.parity ^ 1);
     q_.advance();
     smem_.entries[stage] = entry;
+    if (keys_parity_ != 0) smem_.entries[stage].row_block_and_marks |= RowEntry::kOddKeys;
     smem_.tiles[stage] = tile;
     if (entry.flags == 0) return full.arrive();
     const bool needs_columns = (entry.flags & kVectorsOfAll) != 0;
@@ -64,27 +63,30 @@ class BwdLoader {
     ptx::load_bytes(ptx::shared_address(smem_.terms[stage]),
                     params_.row_terms + static_cast<int64_t>(entry.block) * (2 * kBwdRows), Smem::kTermBytes,
                     full.address());
-    if (needs_columns) {
-      const int mask_head = tile.head * params_.mask.heads / params_.query_heads;
-      const int mask_batch = params_.mask.batch == 1 ? 0 : tile.batch;
-      const int64_t block =
-          (static_cast<int64_t>(mask_batch) * params_.mask.heads + mask_head) * params_.mask.num_key_blocks +
-          tile.key_block;
-      ptx::load_bytes(ptx::shared_address(smem_.columns[stage]), params_.mask.columns + block * (4 * kBlockKeys),
-                      Smem::kColumnBytes, full.address());
-    }
+    if (needs_columns) load_columns(tile, stage);
+  }
+
+  __device__ void load_columns(const KeyTile& tile, int stage) {
+    const int mask_head = tile.head * params_.mask.heads / params_.query_heads;
+    const int mask_batch = params_.mask.batch == 1 ? 0 : tile.batch;
+    const int64_t block =
+        static_cast<int64_t>(mask_batch * params_.mask.heads + mask_head) * params_.mask.num_key_blocks + tile.key_block;
+    ptx::load_bytes(ptx::shared_address(smem_.columns[stage]), params_.mask.columns + block * (4 * kBlockKeys),
+                    Smem::kColumnBytes, smem_.barriers.q_full[stage].address());
   }
 
   __device__ void load_keys(const KeyTile& tile) {
-    smem_.barriers.k_empty.wait(keys_parity_ ^ 1);
-    smem_.barriers.k_full.arrive_expect_bytes(Smem::kKeyBytes);
-    ptx::load_tensor_5d(ptx::shared_address(smem_.k), &params_.k, smem_.barriers.k_full.address(), 0,
-                        tile.key_block * kBlockKeys, 0, tile.kv_head, tile.batch);
-    smem_.barriers.v_empty.wait(keys_parity_ ^ 1);
-    smem_.barriers.v_full.arrive_expect_bytes(Smem::kKeyBytes);
-    ptx::load_tensor_5d(ptx::shared_address(smem_.v), &params_.v, smem_.barriers.v_full.address(), 0,
-                        tile.key_block * kBlockKeys, 0, tile.kv_head, tile.batch);
+    load_key_rows(tile, params_.k, smem_.k, smem_.barriers.k_full, smem_.barriers.k_empty);
+    load_key_rows(tile, params_.v, smem_.v, smem_.barriers.v_full, smem_.barriers.v_empty);
     keys_parity_ ^= 1;
+  }
+
+  __device__ void load_key_rows(const KeyTile& tile, const CUtensorMap& map, const uint8_t* room, tile::Barrier& full,
+                                tile::Barrier& empty) {
+    empty.wait(keys_parity_ ^ 1);
+    full.arrive_expect_bytes(Smem::kKeyBytes);
+    ptx::load_tensor_5d(ptx::shared_address(room), &map, full.address(), 0, tile.key_block * kBlockKeys, 0, tile.kv_head,
+                        tile.batch);
   }
 
   using Smem = BwdSmem<kConfig>;

@@ -11,7 +11,7 @@ namespace fm3::attention {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kTurns = 8;  // warps that add to one block
+constexpr int kTurns = 2;  // warpgroups that add to one block
 
 // Where a CTA's rows are.
 struct RowBlock {

@@ -9,6 +9,14 @@
 
 namespace fm3::attention {
 
+// Whose dQ is staged.
+struct StagedDq {
+  static constexpr int kStop = -1;
+
+  int32_t block;  // as in RowEntry
+  int32_t turn;
+};
+
 // Overlaps: a tile's dV is staged where dS is, warpgroup w's in ds[w], and its dK where dQ is. A barrier of both warpgroups
 // after their last dQ comes before, and one after the stores have left comes before the next tile's first dS.
 template <BwdConfig kConfig>
@@ -31,6 +39,7 @@ struct BwdSmem {
   alignas(16) float terms[kConfig.q_stages][2][kBwdRows];  // of the rows in q
   RowEntry entries[kConfig.q_stages];                      // what is in q
   KeyTile tiles[kConfig.q_stages];                         // and whose it is
+  StagedDq staged_dq[kBwdWarpgroups];                      // what is in dq
   RowQueueStage queue[kBwdQueueStages];
   BwdBarriers<kConfig> barriers;
 #ifdef FM3_WATCHDOG
