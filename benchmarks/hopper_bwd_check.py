@@ -112,7 +112,7 @@ class Workspace:
         B, S, H, D = q.shape
         blocks = B * H * -(-S // 64)
         make = lambda n, t: torch.empty(max(n, 4), dtype=t, device=DEV)  # noqa: E731
-        self.sums, self.terms, self.turns = make(blocks * 64 * D, torch.float32), make(blocks * 128, torch.float32), make(blocks * 2, torch.int32)
+        self.sums, self.terms, self.turns = make(blocks * 64 * D, torch.float32), make(blocks * 128, torch.float32), make(blocks, torch.int32)
         if poison:
             self.sums.fill_(float("nan")), self.terms.fill_(float("nan")), self.turns.fill_(-7)
 

@@ -13,6 +13,7 @@ enum class BwdNamedBarrier : int {
 };
 
 constexpr int kBwdQueueStages = 4;
+constexpr int kDqWriters = 2;  // take turns at blocks: an addition in order takes longer than a block
 
 template <BwdConfig kConfig>
 struct BwdBarriers {
@@ -27,8 +28,8 @@ struct BwdBarriers {
   tile::Barrier q_empty[kConfig.q_stages];     // every consumer warp | loader
   tile::Barrier do_full[kConfig.do_stages];    // loader, 1 + bytes of dO | consumers
   tile::Barrier do_empty[kConfig.do_stages];   // every consumer warp | loader
-  tile::Barrier dq_full[kBwdWarpgroups];       // the warpgroup's four warps | its writer
-  tile::Barrier dq_empty[kBwdWarpgroups];      // its writer, 1 | the warpgroup
+  tile::Barrier dq_full[kDqWriters];           // every consumer warp | the writer whose block it is
+  tile::Barrier dq_empty[kDqWriters];          // that writer, 1 | consumers
 
   __device__ void init() {
     constexpr int kConsumerWarps = 4 * kBwdWarpgroups;
@@ -36,8 +37,8 @@ struct BwdBarriers {
       queue_full[i].init(1);
       queue_empty[i].init(1);
     }
-    for (int i = 0; i < kBwdWarpgroups; ++i) {
-      dq_full[i].init(4);
+    for (int i = 0; i < kDqWriters; ++i) {
+      dq_full[i].init(kConsumerWarps);
       dq_empty[i].init(1);
     }
     k_full.init(1);

@@ -8,12 +8,6 @@ namespace fm3::attention {
 constexpr int kBwdRows = 64;         // query rows of a block
 constexpr int kBwdWarpgroups = 2;    // consumers, kHalfKeys keys each
 
-// How a block's dQ reaches the float32 sums in global memory.
-enum class DqPath {
-  kBulk,    // staged in shared memory, one bulk reduction a warpgroup by a thread that only does that
-  kDirect,  // vector reductions from registers
-};
-
 struct BwdConfig {
   Dtype dtype;
   int head_dim;
@@ -21,7 +15,6 @@ struct BwdConfig {
   int do_stages;
   int producer_registers;
   int consumer_registers;
-  DqPath dq_path;
 
   constexpr int num_threads() const { return 128 * (1 + kBwdWarpgroups); }
   constexpr bool is_valid() const {

@@ -47,10 +47,7 @@ class BwdConsumer {
       take_block();
     }
     finish_stores();
-    if constexpr (kConfig.dq_path == DqPath::kBulk) {
-      if (thread_ == 0) smem_.staged_dq[warpgroup_].block = StagedDq::kStop;
-      hand_dq_over();
-    }
+    stop_writers();
   }
 
  private:
@@ -66,44 +63,54 @@ class BwdConsumer {
 
   // A run: row blocks of one tile that this warpgroup sees, one behind the other. At the head of the loop the scores and dP of
   // the current block are under way, and behind the first one dK of the block before. Returns whether the tile goes on.
+  //
+  // While products run shared memory answers late: what comes from there is asked for a step ahead, and all waiting for
+  // other roles is done beside the products of dQ and dK.
   __device__ __forceinline__ bool run_blocks() {
     clear(ds_);
     issue_scores();
     issue_dp();
     for (bool owes_rows = false;; owes_rows = true) {
+      Terms terms;
+      read_terms<0, 2>(terms, 0);
       ptx::warpgroup_wait<1>();  // the scores, and dK of the block before
       ptx::pin(scores_);
       ptx::pin(ds_);
-      if (owes_rows) release(smem_.barriers.q_empty[previous_stage()]);
-      finish_scores();
+      if (owes_rows) release(smem_.barriers.q_empty[q_.previous().stage]);
+      finish_scores(terms);
+      read_terms<0, 4>(terms, 1);
       issue_dv();
       ptx::warpgroup_wait<1>();  // dP
       ptx::pin(dp_);
-      form_ds();
-      const bool sees_other = sees_half(1 - warpgroup_);
+      form_ds(terms);
+      const bool sees_other = sees_half(1 - warpgroup_), last = is_last();
       sync_consumers();
       issue_dq(sees_other);
       issue_dk();
+      const tile::Cursor<kConfig.q_stages> current = q_;
+      if (!last) {
+        q_.advance();
+        take_block();
+      }
+      await_dq_room();
       ptx::warpgroup_wait<1>();  // dV and dQ
       pin_dq();
       ptx::pin(probabilities_);
       release(smem_.barriers.do_empty[d_out_.stage]);
       d_out_.advance();
-      if (is_last()) {
-        send_dq(q_.stage);
+      if (last) {
+        send_dq();
         finish_products();
         return false;
       }
-      q_.advance();
-      take_block();
       if (!sees_block()) {
-        send_dq(previous_stage());
+        send_dq();
         finish_products();
-        release(smem_.barriers.q_empty[previous_stage()]);
+        release(smem_.barriers.q_empty[current.stage]);
         return true;
       }
       issue_scores();
-      send_dq(previous_stage());
+      send_dq();
       issue_dp();
     }
   }
@@ -118,7 +125,8 @@ class BwdConsumer {
     pin_dq();
     release(smem_.barriers.do_empty[d_out_.stage]);
     d_out_.advance();
-    send_dq(q_.stage);
+    await_dq_room();
+    send_dq();
     if (is_last()) return false;
     release(smem_.barriers.q_empty[q_.stage]);
     q_.advance();
@@ -139,9 +147,6 @@ class BwdConsumer {
     flags_ = smem_.entries[q_.stage].flags;
   }
 
-  __device__ __forceinline__ int previous_stage() const {
-    return q_.stage == 0 ? kConfig.q_stages - 1 : q_.stage - 1;
-  }
 
   __device__ __forceinline__ bool is_last() const { return whole_warp((marks_ & RowEntry::kLast) != 0); }
 
@@ -157,9 +162,25 @@ class BwdConsumer {
   __device__ __forceinline__ void open_tile() {
     finish_stores();
     sync_consumers();  // dS and dQ may be written again
+    key_start_ = smem_.tiles[q_.stage].key_block * kBlockKeys;
     const uint32_t parity = (marks_ & RowEntry::kOddKeys) != 0;
     smem_.barriers.k_full.wait(parity);
     smem_.barriers.v_full.wait(parity);
+  }
+
+  // One term of each of the thread's sixteen rows.
+  struct Terms {
+    float of_rows[kBwdRows / 4];
+  };
+
+  template <int kFirst, int kLast>
+  __device__ __forceinline__ void read_terms(Terms& terms, int which) const {
+    const uint32_t first = ptx::shared_address(smem_.terms[q_.stage][which]) + 16 * (thread_ % 4);
+#pragma unroll
+    for (int i = kFirst; i < kLast; ++i) {
+      float* to = terms.of_rows + 4 * i;
+      ptx::load_shared_x4(first + 64 * i, to[0], to[1], to[2], to[3]);
+    }
   }
 
   // S^T = K Q^T, this warpgroup's keys by the block's rows.
@@ -187,21 +208,18 @@ class BwdConsumer {
   }
 
   // Scores to probabilities: exp2(scale S - LSE).
-  __device__ __forceinline__ void finish_scores() {
+  __device__ __forceinline__ void finish_scores(Terms& terms) {
     const uint32_t cuts = flags_ >> (kFlagBits * warpgroup_) & kCutFlags;
     if (cuts != 0) {
       const int key = kHalfKeys * warpgroup_ + tile::fragment_row(thread_);
-      const int key_start = smem_.tiles[q_.stage].key_block * kBlockKeys;
       apply_transposed_mask(scores_, cuts, smem_.columns[q_.stage], key,
-                            key_start + key - (params_.mask.num_keys - params_.mask.num_rows),
-                            smem_.entries[q_.stage].row_block() * kBwdRows + tile::fragment_column(thread_));
+                            key_start_ + key - (params_.mask.num_keys - params_.mask.num_rows),
+                            static_cast<int>(marks_ & RowEntry::kRowBlock) * kBwdRows + tile::fragment_column(thread_));
       __syncwarp();
     }
-    const float4* terms = reinterpret_cast<const float4*>(smem_.terms[q_.stage][0]) + thread_ % 4;
+    read_terms<2, 4>(terms, 0);
 #pragma unroll
     for (int i = 0; i < kBwdRows / 16; ++i) {
-      const float4 term = terms[4 * i];
-      const float minus_lse[4] = {term.x, term.y, term.z, term.w};
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
 #pragma unroll
@@ -209,7 +227,7 @@ class BwdConsumer {
 #pragma unroll
           for (int c = 0; c < 2; ++c) {
             float& score = scores_[8 * i + 4 * j + 2 * h + c];
-            score = ptx::exp2(fmaf(score, params_.scale_log2, minus_lse[2 * j + c]));
+            score = ptx::exp2(fmaf(score, params_.scale_log2, terms.of_rows[4 * i + 2 * j + c]));
           }
         }
       }
@@ -221,20 +239,17 @@ class BwdConsumer {
   }
 
   // dS = P (dP - terms), kept in registers for dK and written for dQ.
-  __device__ __forceinline__ void form_ds() {
+  __device__ __forceinline__ void form_ds(const Terms& terms) {
     const uint32_t thread = ptx::thread_index() - 128;
-    const float4* terms = reinterpret_cast<const float4*>(smem_.terms[q_.stage][1]) + thread_ % 4;
 #pragma unroll
     for (int i = 0; i < kBwdRows / 16; ++i) {
-      const float4 term = terms[4 * i];
-      const float row_term[4] = {term.x, term.y, term.z, term.w};
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const int at = 8 * i + 4 * j + 2 * h;
-          ds_[at / 2] = tile::pack<kElement>(scores_[at] * (dp_[at] - row_term[2 * j]),
-                                             scores_[at + 1] * (dp_[at + 1] - row_term[2 * j + 1]));
+          ds_[at / 2] = tile::pack<kElement>(scores_[at] * (dp_[at] - terms.of_rows[4 * i + 2 * j]),
+                                             scores_[at + 1] * (dp_[at + 1] - terms.of_rows[4 * i + 2 * j + 1]));
         }
       }
     }
@@ -269,13 +284,16 @@ class BwdConsumer {
 
   // dQ = dS K, this warpgroup's columns, over the halves of the keys that somebody sees.
   __device__ __forceinline__ void issue_dq(bool sees_other) {
-    ptx::warpgroup_arrive();
-    issue_dq_half(warpgroup_, true);
     if (sees_other) {
       ptx::warpgroup_arrive();
+      issue_dq_half(warpgroup_, true);
       issue_dq_half(1 - warpgroup_, false);
+      ptx::warpgroup_commit();
+    } else {
+      ptx::warpgroup_arrive();
+      issue_dq_half(warpgroup_, true);
+      ptx::warpgroup_commit();
     }
-    ptx::warpgroup_commit();
   }
 
   __device__ __forceinline__ void issue_dq_half(int half, bool overwrites) {
@@ -296,43 +314,38 @@ class BwdConsumer {
 
   // dQ takes the registers of dP: one is spent before the other is made.
   __device__ __forceinline__ float (&dq())[kDqColumns / 2] {
-    return *reinterpret_cast<float(*)[kDqColumns / 2]>(&dp_);
+    if constexpr (kDqColumns == kBwdRows) {
+      return dp_;
+    } else {
+      return *reinterpret_cast<float(*)[kDqColumns / 2]>(&dp_);
+    }
   }
   __device__ __forceinline__ void pin_dq() { ptx::pin(dq()); }
 
-  // Hands this warpgroup's part of dQ to its writer; stage: of the block's entry.
-  __device__ __forceinline__ void send_dq(int stage) {
+  // Hands this warpgroup's part of dQ to the writers. There must be room.
+  __device__ __forceinline__ void send_dq() {
     const uint32_t thread = ptx::thread_index() - 128;
-    const uint32_t warp = thread / 32, lane = thread % 32;
-    if constexpr (kConfig.dq_path == DqPath::kDirect) {
-      float* sums = params_.dq_sums + static_cast<int64_t>(smem_.entries[stage].block) * Order::kBlockFloats +
-                    warp * Order::kWarpFloats;
+    const uint32_t staged = ptx::shared_address(smem_.dq) + thread / 32 * (Order::kWarpFloats * 4) + thread % 32 * 16;
 #pragma unroll
-      for (int j = 0; j < Order::kGroups; ++j) {
-        ptx::reduce_add_x4(sums + 128 * j + 4 * lane, dp_[4 * j], dp_[4 * j + 1], dp_[4 * j + 2], dp_[4 * j + 3]);
-      }
-    } else {
-      const uint32_t staged = ptx::shared_address(smem_.dq) + warp * (Order::kWarpFloats * 4) + 16 * lane;
-      await_dq_room();
-#pragma unroll
-      for (int j = 0; j < Order::kGroups; ++j) {
-        ptx::store_shared_x4(staged + 512 * j, dp_[4 * j], dp_[4 * j + 1], dp_[4 * j + 2], dp_[4 * j + 3]);
-      }
-      if (thread % 128 == 0) smem_.staged_dq[warpgroup_] = {smem_.entries[stage].block, smem_.entries[stage].turn};
-      hand_dq_over();
+    for (int j = 0; j < Order::kGroups; ++j) {
+      ptx::store_shared_x4(staged + 512 * j, dp_[4 * j], dp_[4 * j + 1], dp_[4 * j + 2], dp_[4 * j + 3]);
     }
-  }
-
-  // Until the writer has read what this warpgroup staged last.
-  __device__ __forceinline__ void await_dq_room() {
-    if constexpr (kConfig.dq_path == DqPath::kBulk) smem_.barriers.dq_empty[warpgroup_].wait(dq_parity_ ^ 1);
-  }
-
-  __device__ __forceinline__ void hand_dq_over() {
     ptx::fence_async_shared();
     __syncwarp();
-    release(smem_.barriers.dq_full[warpgroup_]);
-    dq_parity_ ^= 1;
+    release(smem_.barriers.dq_full[num_dq_ % kDqWriters]);
+    ++num_dq_;
+  }
+
+  // Until the dQ handed over last is read.
+  __device__ __forceinline__ void await_dq_room() {
+    const uint32_t last = num_dq_ - 1;
+    smem_.barriers.dq_empty[last % kDqWriters].wait(last / kDqWriters % 2);
+  }
+
+  __device__ __forceinline__ void stop_writers() {
+    await_dq_room();
+    __syncwarp();
+    for (int i = 0; i < kDqWriters; ++i) release(smem_.barriers.dq_full[i]);
   }
 
   // --- The end of a tile.
@@ -401,7 +414,8 @@ class BwdConsumer {
   uint32_t marks_ = 0, flags_ = 0;         // of the row block in the current stage of q
   tile::Cursor<kConfig.q_stages> q_;       // of that block
   tile::Cursor<kConfig.do_stages> d_out_;  // of that block; its dS lies in the stage of ds with the same number
-  uint32_t dq_parity_ = 0;                 // of the next dQ handed to the writer
+  uint32_t num_dq_ = 0;                    // blocks handed to the writers
+  int key_start_ = 0;                      // first key of the tile
   float scores_[kBwdRows / 2];
   float dp_[kBwdRows / 2];
   uint32_t probabilities_[kBwdRows / 4];

@@ -17,6 +17,7 @@ class BwdGenerator {
   __device__ void run() {
     for (int index = blockIdx.x; index < params_.num_tiles;) {
       queue_tile(index);
+      if (params_.turns != nullptr) await_loader();
       int taken = 0;
       if (lane() == 0) taken = atomicAdd(params_.next_tile, 1);
       index = static_cast<int>(gridDim.x) + __shfl_sync(~0u, taken, 0);
@@ -47,7 +48,8 @@ class BwdGenerator {
     tile_.head = first_head;
     if (last_head < first_head) return publish(lane() == 0, {RowEntry::kFirst | RowEntry::kLast, 0, 0, 0});
     mark_ = RowEntry::kFirst;
-    for (; tile_.head <= last_head; ++tile_.head) queue_rows(tile_.head == last_head);
+    smem_.last_head = last_head;  // every lane writes the same, and reads it below
+    for (; tile_.head <= smem_.last_head; ++tile_.head) queue_rows(tile_.head == smem_.last_head);
   }
 
   __device__ void queue_rows(bool is_last_head) {
@@ -76,6 +78,13 @@ class BwdGenerator {
     }
   }
 
+  // Until the loader has dealt with all that is queued. Where additions come in order, whoever takes a tile must begin it
+  // soon: others may be waiting for it.
+  __device__ void await_loader() {
+    const uint32_t last = num_published_ - 1;
+    smem_.barriers.queue_empty[last % kBwdQueueStages].wait(last / kBwdQueueStages % 2);
+  }
+
   // Read anew each time: this role has few registers.
   __device__ int lane() const { return ptx::thread_index() % 32; }
 
@@ -90,17 +99,18 @@ class BwdGenerator {
 
   // The lanes that have an entry append it, in lane order.
   __device__ void publish(bool has_entry, const RowEntry& entry) {
-    RowQueueStage& stage = smem_.queue[cursor_.stage];
+    const uint32_t at = num_published_ % kBwdQueueStages;
+    RowQueueStage& stage = smem_.queue[at];
     const uint32_t lanes = __ballot_sync(~0u, has_entry);
-    smem_.barriers.queue_empty[cursor_.stage].wait(cursor_.parity ^ 1);
+    smem_.barriers.queue_empty[at].wait(num_published_ / kBwdQueueStages % 2 ^ 1);
+    ++num_published_;
     if (has_entry) stage.entries[__popc(lanes & ((1u << lane()) - 1))] = entry;
     if (lane() == 0) {
       stage.tile = tile_;
       stage.count = __popc(lanes);
     }
     __syncwarp();
-    if (lane() == 0) smem_.barriers.queue_full[cursor_.stage].arrive();
-    cursor_.advance();
+    if (lane() == 0) smem_.barriers.queue_full[at].arrive();
   }
 
   const BwdParams& params_;
@@ -108,7 +118,7 @@ class BwdGenerator {
   KeyTile tile_{};
   int place_ = 0;      // of the tile's key block in the order
   uint32_t mark_ = 0;  // of the next entry
-  tile::Cursor<kBwdQueueStages> cursor_;
+  uint32_t num_published_ = 0;  // queue stages
 };
 
 }  // namespace fm3::attention

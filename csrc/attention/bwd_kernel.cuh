@@ -44,15 +44,19 @@ __device__ __forceinline__ void run_bwd(const BwdParams& params) {
   if (warp < 4) {
     ptx::decrease_registers<kConfig.producer_registers>();
     if (warp == 0) {
-      if (threadIdx.x == 0) BwdLoader<kConfig>(params, smem).run();
+      if (threadIdx.x == 0) {
+        BwdLoader<kConfig>(params, smem).run();
+      }
+#ifdef FM3_WATCHDOG
+      else if (threadIdx.x == 1) {
+        watch_bwd(smem.consumers_left);
+      }
+#endif
     } else if (warp == 1) {
       BwdGenerator<kConfig>(params, smem).run();
-    } else if (kConfig.dq_path == DqPath::kBulk && threadIdx.x % 32 == 0) {
+    } else if (threadIdx.x % 32 == 0) {
       DqWriter<kConfig>(params, smem, warp - 2).run();
     }
-#ifdef FM3_WATCHDOG
-    if (threadIdx.x == 1) watch_bwd(smem.consumers_left);
-#endif
   } else {
     ptx::increase_registers<kConfig.consumer_registers>();
     BwdConsumer<kConfig>(params, smem, __shfl_sync(~0u, ptx::thread_index() / 128, 0) - 1).run();

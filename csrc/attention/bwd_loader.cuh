@@ -55,6 +55,7 @@ class BwdLoader {
     smem_.entries[stage] = entry;
     if (keys_parity_ != 0) smem_.entries[stage].row_block_and_marks |= RowEntry::kOddKeys;
     smem_.tiles[stage] = tile;
+    announce_dq(entry);
     if (entry.flags == 0) return full.arrive();
     const bool needs_columns = (entry.flags & kVectorsOfAll) != 0;
     full.arrive_expect_bytes(Smem::kRowBytes + Smem::kTermBytes + (needs_columns ? Smem::kColumnBytes : 0));
@@ -64,6 +65,14 @@ class BwdLoader {
                     params_.row_terms + static_cast<int64_t>(entry.block) * (2 * kBwdRows), Smem::kTermBytes,
                     full.address());
     if (needs_columns) load_columns(tile, stage);
+  }
+
+  __device__ void announce_dq(const RowEntry& entry) {
+    if (entry.stops()) {
+      for (int i = 0; i < kDqWriters; ++i) smem_.dq_targets[num_dq_++ % kDqRing].block = DqTarget::kStop;
+    } else if (entry.flags != 0) {
+      smem_.dq_targets[num_dq_++ % kDqRing] = {entry.block, entry.turn};
+    }
   }
 
   __device__ void load_columns(const KeyTile& tile, int stage) {
@@ -98,6 +107,7 @@ class BwdLoader {
   tile::Cursor<kConfig.q_stages> q_;
   tile::Cursor<kConfig.do_stages> d_out_;
   uint32_t keys_parity_ = 0;
+  uint32_t num_dq_ = 0;
 };
 
 }  // namespace fm3::attention

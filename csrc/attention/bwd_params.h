@@ -34,8 +34,8 @@ struct BwdParams {
                                       // fragment order (see bwd_dq.cuh)
   const float* row_terms = nullptr;   // [batch, query heads, row blocks, 2, kBwdRows]: -LSE in base 2 (-inf for rows that see
                                       // nothing and rows beyond the last), rowsum(dO O) - dLSE; rows in term_place order
-  int32_t* turns = nullptr;           // [batch, query heads, row blocks, 2], zero at launch: additions done to each warpgroup's
-                                      // part of dq_sums; null: additions come in any order
+  int32_t* turns = nullptr;           // [batch, query heads, row blocks], zero at launch: additions done to each block of
+                                      // dq_sums; null: additions come in any order
   int32_t* next_tile = nullptr;       // [1], zero at launch: tiles taken beyond each CTA's first
   int batch = 0;
   int num_rows = 0;

@@ -15,12 +15,14 @@ struct alignas(16) RowEntry {
   static constexpr uint32_t kStop = 1u << 29;
   static constexpr uint32_t kOddKeys = 1u << 28;  // set by the loader: parity of the phase that brings the tile's keys
 
+  static constexpr uint32_t kRowBlock = kOddKeys - 1;
+
   uint32_t row_block_and_marks = 0;
   uint32_t flags = 0;  // BlockFlag, kFlagBits of each warpgroup
   int32_t block = 0;   // (batch entry * query heads + head) * row blocks + row block
   int32_t turn = 0;    // how many key blocks add to this block's dQ before this one, in the deterministic order
 
-  __device__ int row_block() const { return static_cast<int>(row_block_and_marks & (kOddKeys - 1)); }
+  __device__ int row_block() const { return static_cast<int>(row_block_and_marks & kRowBlock); }
   __device__ bool is_last() const { return (row_block_and_marks & kLast) != 0; }
   __device__ bool is_first() const { return (row_block_and_marks & kFirst) != 0; }
   __device__ bool stops() const { return (row_block_and_marks & kStop) != 0; }

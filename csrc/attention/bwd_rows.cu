@@ -11,7 +11,6 @@ namespace fm3::attention {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kTurns = 2;  // warpgroups that add to one block
 
 // Where a CTA's rows are.
 struct RowBlock {
@@ -78,7 +77,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < DqOrder<kHeadDim>::kBlockFloats / 4 / kThreads; ++i) {
     sums[i * kThreads + threadIdx.x] = make_float4(0.f, 0.f, 0.f, 0.f);
   }
-  if (turns != nullptr && threadIdx.x < kTurns) turns[index * kTurns + threadIdx.x] = 0;
+  if (turns != nullptr && threadIdx.x == 0) turns[index] = 0;
 }
 
 // One CTA of eight warps for one row block of one head; each warp has the fragments of one warp of the kernel.

@@ -9,8 +9,10 @@
 
 namespace fm3::attention {
 
-// Whose dQ is staged.
-struct StagedDq {
+// Where the dQ of a block goes; the loader writes them in the order of the list, for the writers. Consumers are at most
+// one block ahead of the writers, and the loader q_stages ahead of the consumers.
+constexpr int kDqRing = 8;
+struct DqTarget {
   static constexpr int kStop = -1;
 
   int32_t block;  // as in RowEntry
@@ -27,6 +29,7 @@ struct BwdSmem {
   static constexpr int kTermBytes = 2 * kBwdRows * 4;
   static constexpr int kDsBytes = kBlockKeys * kBwdRows * 2;
   static constexpr int kHalfDqBytes = kBwdRows * kConfig.head_dim / 2 * 4;
+  static_assert(kConfig.q_stages + 3 <= kDqRing);
   static_assert(kDsBytes >= kHalfKeys * kConfig.head_dim * 2 && kHalfDqBytes >= kHalfKeys * kConfig.head_dim * 2);
 
   alignas(1024) uint8_t k[kKeyBytes];                      // [head_dim / 64][block keys][64], swizzled
@@ -39,7 +42,8 @@ struct BwdSmem {
   alignas(16) float terms[kConfig.q_stages][2][kBwdRows];  // of the rows in q
   RowEntry entries[kConfig.q_stages];                      // what is in q
   KeyTile tiles[kConfig.q_stages];                         // and whose it is
-  StagedDq staged_dq[kBwdWarpgroups];                      // what is in dq
+  DqTarget dq_targets[kDqRing];
+  volatile int last_head;  // the generator's own: last query head of its tile that sees any of its keys
   RowQueueStage queue[kBwdQueueStages];
   BwdBarriers<kConfig> barriers;
 #ifdef FM3_WATCHDOG

@@ -25,6 +25,11 @@ __device__ __forceinline__ void store_shared_x4(uint32_t address, float a, float
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
 
+// ld.shared.v4: 16 aligned bytes, read at this point of the program and no later.
+__device__ __forceinline__ void load_shared_x4(uint32_t address, float& a, float& b, float& c, float& d) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(a), "=f"(b), "=f"(c), "=f"(d) : "r"(address) : "memory");
+}
+
 // cp.async.bulk.wait_group: until at most kPending groups of this thread are not complete; what they wrote is visible to
 // this thread.
 template <int kPending>

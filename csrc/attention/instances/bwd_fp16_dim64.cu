@@ -2,7 +2,7 @@
 
 namespace fm3::attention {
 constexpr BwdConfig kConfig{.dtype = Dtype::kFp16, .head_dim = 64, .q_stages = 3, .do_stages = 2,
-                            .producer_registers = 40, .consumer_registers = 232, .dq_path = DqPath::kBulk};
+                            .producer_registers = 40, .consumer_registers = 232};
 
 __global__ void __launch_bounds__(kConfig.num_threads(), 1)
     bwd_fp16_dim64(const __grid_constant__ BwdParams params) {
