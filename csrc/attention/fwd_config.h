@@ -17,8 +17,6 @@ struct FwdConfig {
   int consumer_registers = 232;
   bool ping_pong = true;           // consumers take turns at issuing products
   int turn_products = 99;   // ... and pass the turn behind this many products of P V
-  bool q_in_registers = false;
-  bool early_softmax = true;
 
   constexpr int block_rows() const { return 64 * consumer_warpgroups; }
   constexpr int num_threads() const { return 128 * (1 + consumer_warpgroups); }

@@ -29,7 +29,7 @@ class Consumer {
     if constexpr (kConfig.ping_pong) {
       if (warpgroup_ == kConfig.consumer_warpgroups - 1) pass_turn();
     }
-    take_block();
+    entry_ = read_entry(blocks_);
     while (!entry_.stops()) {
       if (entry_.is_first()) {
         open_tile();
@@ -65,12 +65,13 @@ class Consumer {
     take_turn();
     issue_scores();
     pass_turn();
+    const BlockEntry next = peek_block();
     ptx::warpgroup_wait<0>();
     ptx::pin(scores_);
-    finish_scores();
+    finish_scores(entry_.is_first());
     softmax_.rescale(output_);
-    pack_probabilities();
-    next_block();
+    keep_probabilities();
+    next_block(next);
   }
 
   // P V of the pending block beside the scores of this one; false where the run ends before this one.
@@ -84,21 +85,20 @@ class Consumer {
     take_turn();
     issue_scores();
     issue_output<true>();
+    const BlockEntry next = peek_block();
     ptx::warpgroup_wait<1>();
     ptx::pin(scores_);
-    finish_scores();
-    if constexpr (kConfig.early_softmax) softmax_.complete();  // before the wait: that is what overlaps the exponentials with P V
+    finish_scores(opens);
     finish_output();
     if (opens) {
-      pack_probabilities();
       store_output(finished, finished_softmax, finished_stage);
       clear_output();
     } else {
       softmax_.rescale(output_);
-      pack_probabilities();
       finish_store();
     }
-    next_block();
+    keep_probabilities();
+    next_block(next);
     return true;
   }
 
@@ -110,12 +110,12 @@ class Consumer {
   }
 
   // Moves on; the block just dealt with becomes the pending one.
-  __device__ __forceinline__ void next_block() {
+  __device__ __forceinline__ void next_block(const BlockEntry& next) {
     pending_ = blocks_;
     pending_is_last_ = entry_.is_last();
     blocks_.advance();
+    entry_ = next;
     if (pending_is_last_) finish_store();  // the next tile's rows may be waiting for that room
-    take_block();
   }
 
   // Hands a block on unread, in the order of the list.
@@ -126,12 +126,20 @@ class Consumer {
     smem_.barriers.v_full[blocks_.stage].wait(blocks_.parity);
     release(smem_.barriers.v_empty[blocks_.stage]);
     if (entry_.is_last()) store_output(tile_, softmax_, rows_.stage);
-    next_block();
+    next_block(peek_block());
   }
 
-  __device__ __forceinline__ void take_block() {
-    smem_.barriers.k_full[blocks_.stage].wait(blocks_.parity);
-    entry_ = smem_.entries[blocks_.stage];
+  // The block behind the current one, once its keys are there. Nothing is waiting for this warpgroup meanwhile: keys are
+  // loaded before the rows of a new tile, and K of the block before the current one is free.
+  __device__ __forceinline__ BlockEntry peek_block() {
+    Stages next = blocks_;
+    next.advance();
+    return read_entry(next);
+  }
+
+  __device__ __forceinline__ BlockEntry read_entry(const Stages& stages) {
+    smem_.barriers.k_full[stages.stage].wait(stages.parity);
+    return smem_.entries[stages.stage];
   }
 
   __device__ __forceinline__ uint32_t flags() const { return entry_.flags >> (kFlagBits * warpgroup_); }
@@ -143,19 +151,6 @@ class Consumer {
     tile_ = smem_.tiles[rows_.stage];
     position_.row = row_start(tile_) + tile::fragment_row(thread_);
     softmax_ = OnlineSoftmax{};
-    if constexpr (kConfig.q_in_registers) load_rows();
-  }
-
-  // The A operand of every Q K^T of this tile.
-  __device__ __forceinline__ void load_rows() {
-    const uint32_t q = ptx::shared_address(smem_.q[rows_.stage][warpgroup_]);
-    const int lane = thread_ % 32;
-    const int row = 16 * (thread_ / 32) + lane % 16;
-#pragma unroll
-    for (int i = 0; i < kScoreSteps; ++i) {
-      const int word = 2 * i + lane / 16;
-      ptx::load_matrix_x4(q_ + 4 * i, q + (word / 8) * (64 * tile::kPanelRowBytes) + tile::swizzled_offset(row, word % 8));
-    }
   }
 
   __device__ __forceinline__ int row_start(const Tile& tile) const {
@@ -167,17 +162,6 @@ class Consumer {
     const uint64_t q = tile::k_major(ptx::shared_address(smem_.q[rows_.stage][warpgroup_]));
     const uint64_t k = tile::k_major(ptx::shared_address(smem_.k[blocks_.stage]));
     ptx::pin(scores_);
-    if constexpr (kConfig.q_in_registers) {
-      ptx::pin(q_);
-      ptx::warpgroup_arrive();
-      ScoreProduct::template product_rs_kmajor<false>(scores_, q_, k);
-#pragma unroll
-      for (int step = 1; step < kScoreSteps; ++step) {
-        ScoreProduct::template product_rs_kmajor<true>(scores_, q_ + 4 * step, k + tile::k_major_step(step, kBlockKeys));
-      }
-      ptx::warpgroup_commit();
-      return;
-    }
     ptx::warpgroup_arrive();
     ScoreProduct::template product_ss<false>(scores_, q, k);
 #pragma unroll
@@ -189,21 +173,21 @@ class Consumer {
   }
 
   // Scores to exponentials; K and its columns fall free.
-  __device__ __forceinline__ void finish_scores() {
+  __device__ __forceinline__ void finish_scores(bool starts_tile) {
     const uint32_t cuts = flags() & kCutFlags;
     if (cuts != 0) {
       apply_mask(scores_, cuts, smem_.columns[blocks_.stage], entry_.key_block() * kBlockKeys, position_);
       __syncwarp();
     }
     release(smem_.barriers.k_empty[blocks_.stage]);
-    softmax_.update(scores_, params_.scale_log2);
+    if (starts_tile) softmax_.start(scores_);
+    softmax_.template exponentiate<kElement>(scores_, params_.scale_log2, fresh_);
   }
 
-  __device__ __forceinline__ void pack_probabilities() {
+  // The products that read the old ones are over.
+  __device__ __forceinline__ void keep_probabilities() {
 #pragma unroll
-    for (int i = 0; i < kBlockKeys / 4; ++i) {
-      probabilities_[i] = tile::pack<kElement>(scores_[2 * i], scores_[2 * i + 1]);
-    }
+    for (int i = 0; i < kBlockKeys / 4; ++i) probabilities_[i] = ptx::copy(fresh_[i]);
   }
 
   // O += P V of the pending block.
@@ -318,9 +302,9 @@ class Consumer {
   bool storing_ = false;          // an output may still be leaving
   int storing_stage_ = 0;         // from here
   tile::Cursor<kRowStages> rows_{kRowStages - 1, 1};  // of tile_; advanced when a tile opens
-  uint32_t q_[kConfig.q_in_registers ? kDim / 4 : 1];
   float scores_[kBlockKeys / 2];
-  uint32_t probabilities_[kBlockKeys / 4];
+  uint32_t fresh_[kBlockKeys / 4];          // P of the current block
+  uint32_t probabilities_[kBlockKeys / 4];  // P of the pending one, which products may be reading
   float output_[kDim / 2];
 };
 

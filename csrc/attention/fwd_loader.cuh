@@ -33,8 +33,8 @@ class Loader {
     const int count = stage.count;
     for (int i = 0; i < count; ++i) {
       const BlockEntry entry = stage.entries[i];
-      if (entry.is_first()) load_rows(tile);
       load_keys(entry, tile.batch, kv_head, first_block);
+      if (entry.is_first()) load_rows(tile);  // the room for rows is the last to fall free
       load_values(entry, tile.batch, kv_head);
       blocks_.advance();
       if (entry.stops()) return true;

@@ -4,7 +4,6 @@
 #include <cstdint>
 
 #include "ptx/math.cuh"
-#include "ptx/sync.cuh"
 #include "tile/fragment.cuh"
 
 namespace fm3::attention {
@@ -16,53 +15,89 @@ constexpr float kLag = 8.f;
 struct OnlineSoftmax {
   float max[2] = {-__builtin_huge_valf(), -__builtin_huge_valf()};  // of the raw scores; -inf: nothing visible yet
   float sum[2] = {0.f, 0.f};                                         // of this thread's columns only
-  float factor[2] = {1.f, 1.f};                                      // by which the last update shrank what came before
+  float factor[2] = {1.f, 1.f};                                      // by which the last block shrank what came before
+  bool rescales = false;                                             // some factor of the warp is not 1
 
-  // Turns raw scores into exponentials.
+  // Before a tile's first block: nothing is known of its maximum.
   template <int kScores>
-  __device__ __forceinline__ void update(float (&scores)[kScores], float scale_log2) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float largest[2] = {scores[2 * h], scores[2 * h + 1]};
-#pragma unroll
-      for (int j = 1; j < kScores / 4; ++j) {
-        largest[0] = fmaxf(largest[0], scores[4 * j + 2 * h]);
-        largest[1] = fmaxf(largest[1], scores[4 * j + 2 * h + 1]);
+  __device__ __forceinline__ void start(const float (&scores)[kScores]) {
+    float largest[2];
+    largest_scores(scores, largest);
+    max[0] = tile::row_max(largest[0]);
+    max[1] = tile::row_max(largest[1]);
+    sum[0] = sum[1] = 0.f;
+  }
+
+  // Raw scores to exponentials, packed. They are computed relative to the maximum known before this block, which saves
+  // a reduction on the way to them; only where this block exceeds it by 2^kLag is the work done again.
+  template <ptx::Element kElement, int kScores>
+  __device__ __forceinline__ void exponentiate(const float (&scores)[kScores], float scale_log2,
+                                               uint32_t (&probabilities)[kScores / 2]) {
+    rescales = false;
+    factor[0] = factor[1] = 1.f;
+    for (;;) {
+      float largest[2], partial[2];
+      exponentials<kElement>(scores, scale_log2, probabilities, partial);
+      largest_scores(scores, largest);
+      const bool exceeds = (largest[0] - max[0]) * scale_log2 > kLag || (largest[1] - max[1]) * scale_log2 > kLag;
+      // A sum is never negative. It is asked because the assembler moves arithmetic behind a later wait for products as
+      // it likes, but not across a branch that depends on it: so the exponentials overlap those products.
+      if (!__any_sync(~0u, exceeds || partial[0] < 0.f || partial[1] < 0.f)) {
+        sum[0] = fmaf(sum[0], factor[0], partial[0]);
+        sum[1] = fmaf(sum[1], factor[1], partial[1]);
+        return;
       }
-      const float candidate = fmaxf(max[h], tile::row_max(fmaxf(largest[0], largest[1])));
-      const float previous = max[h];
-      max[h] = (candidate - previous) * scale_log2 > kLag ? candidate : previous;  // false for -inf - -inf
-      factor[h] = max[h] == previous ? 1.f : ptx::exp2((previous - max[h]) * scale_log2);
-    }
+      rescales = true;
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float base = max[h] == -__builtin_huge_valf() ? 0.f : max[h] * scale_log2;
-      float partial[2] = {0.f, 0.f};
-#pragma unroll
-      for (int j = 0; j < kScores / 4; ++j) {
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          float& score = scores[4 * j + 2 * h + c];
-          score = ptx::exp2(fmaf(score, scale_log2, -base));
-          partial[c] += score;
-        }
+      for (int h = 0; h < 2; ++h) {
+        const float previous = max[h];
+        const float candidate = tile::row_max(largest[h]);
+        max[h] = (candidate - previous) * scale_log2 > kLag ? candidate : previous;  // false for -inf - -inf
+        factor[h] = max[h] == previous ? factor[h] : ptx::exp2((previous - max[h]) * scale_log2);
       }
-      sum[h] = fmaf(sum[h], factor[h], partial[0] + partial[1]);
     }
   }
 
-  // The assembler moves register arithmetic behind a wait for products as it likes, but not across a branch that
-  // depends on it. Sums of exponentials are never negative: the branch is never taken.
-  __device__ __forceinline__ void complete() const {
-    if (sum[0] < 0.f || sum[1] < 0.f) ptx::sleep(1);
-  }
-
-  // Brings what was accumulated before the last update to its base.
+  // Brings what was accumulated before the last block to its maximum.
   template <int kOutputs>
   __device__ __forceinline__ void rescale(float (&output)[kOutputs]) const {
-    if (!__any_sync(~0u, factor[0] != 1.f || factor[1] != 1.f)) return;
+    if (!rescales) return;
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) output[i] *= factor[i / 2 % 2];
+  }
+
+ private:
+  template <int kScores>
+  __device__ __forceinline__ static void largest_scores(const float (&scores)[kScores], float (&largest)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float lanes[2] = {scores[2 * h], scores[2 * h + 1]};
+#pragma unroll
+      for (int j = 1; j < kScores / 4; ++j) {
+        lanes[0] = fmaxf(lanes[0], scores[4 * j + 2 * h]);
+        lanes[1] = fmaxf(lanes[1], scores[4 * j + 2 * h + 1]);
+      }
+      largest[h] = fmaxf(lanes[0], lanes[1]);
+    }
+  }
+
+  template <ptx::Element kElement, int kScores>
+  __device__ __forceinline__ void exponentials(const float (&scores)[kScores], float scale_log2,
+                                               uint32_t (&probabilities)[kScores / 2], float (&partial)[2]) const {
+    float base[2], lanes[2][2] = {};
+#pragma unroll
+    for (int h = 0; h < 2; ++h) base[h] = max[h] == -__builtin_huge_valf() ? 0.f : max[h] * scale_log2;
+#pragma unroll
+    for (int i = 0; i < kScores / 2; ++i) {
+      const int h = i % 2;
+      const float low = ptx::exp2(fmaf(scores[2 * i], scale_log2, -base[h]));
+      const float high = ptx::exp2(fmaf(scores[2 * i + 1], scale_log2, -base[h]));
+      lanes[h][0] += low;
+      lanes[h][1] += high;
+      probabilities[i] = tile::pack<kElement>(low, high);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) partial[h] = lanes[h][0] + lanes[h][1];
   }
 };
 

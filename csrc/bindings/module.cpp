@@ -101,9 +101,9 @@ void forward(const std::string& name, const RowTensor& q, const RowTensor& k, co
 PYBIND11_MODULE(_C, module) {
   module.doc() = "Attention kernels for sm_90a.";
   py::register_exception<Error>(module, "DeviceError");
-  py::class_<RowTensor>(module, "RowTensor", "A [batch, rows, heads, head_dim] tensor of 16-bit values in device memory.")
+  py::class_<RowTensor>(module, "RowTensor", py::module_local(), "A [batch, rows, heads, head_dim] tensor of 16-bit values in device memory.")
       .def(py::init(&row_tensor), py::arg("data"), py::arg("shape"), py::arg("strides"));
-  py::class_<PreparedMask>(module, "PreparedMask", "The arrays that prepare_mask fills.")
+  py::class_<PreparedMask>(module, "PreparedMask", py::module_local(), "The arrays that prepare_mask fills.")
       .def(py::init(&prepared_mask), py::kw_only(), py::arg("batch"), py::arg("heads"), py::arg("num_rows"),
            py::arg("num_keys"), py::arg("block_rows"), py::arg("columns"), py::arg("extrema"), py::arg("row_blocks"));
   module.def("instances", [] {
