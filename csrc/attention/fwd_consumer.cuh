@@ -65,10 +65,10 @@ class Consumer {
     take_turn();
     issue_scores();
     pass_turn();
-    const BlockEntry next = peek_block();
     ptx::warpgroup_wait<0>();
     ptx::pin(scores_);
     finish_scores(entry_.is_first());
+    const BlockEntry next = peek_block();
     softmax_.rescale(output_);
     keep_probabilities();
     next_block(next);
@@ -85,10 +85,10 @@ class Consumer {
     take_turn();
     issue_scores();
     issue_output<true>();
-    const BlockEntry next = peek_block();
     ptx::warpgroup_wait<1>();
     ptx::pin(scores_);
     finish_scores(opens);
+    const BlockEntry next = peek_block();
     finish_output();
     if (opens) {
       store_output(finished, finished_softmax, finished_stage);
@@ -120,6 +120,7 @@ class Consumer {
 
   // Hands a block on unread, in the order of the list.
   __device__ __forceinline__ void skip_block() {
+    finish_store();  // the rows of the next tile, and these values behind them, may be waiting for that room
     take_turn();
     pass_turn();
     release(smem_.barriers.k_empty[blocks_.stage]);

@@ -33,11 +33,12 @@ class Loader {
     const int count = stage.count;
     for (int i = 0; i < count; ++i) {
       const BlockEntry entry = stage.entries[i];
+      // Keys are wanted a step before the values of their block, and their room falls free a step earlier.
       load_keys(entry, tile.batch, kv_head, first_block);
-      if (entry.is_first()) load_rows(tile);  // the room for rows is the last to fall free
-      load_values(entry, tile.batch, kv_head);
-      blocks_.advance();
+      if (entry.is_first()) load_rows(tile);
+      load_values();
       if (entry.stops()) return true;
+      owed_ = {true, entry.flags != 0, entry.key_block() * kBlockKeys, kv_head, tile.batch};
     }
     return false;
   }
@@ -57,9 +58,10 @@ class Loader {
   }
 
   __device__ void load_keys(const BlockEntry& entry, int batch, int kv_head, int64_t first_block) {
-    const int stage = blocks_.stage;
+    const int stage = keys_.stage;
     tile::Barrier& full = smem_.barriers.k_full[stage];
-    smem_.barriers.k_empty[stage].wait(blocks_.parity ^ 1);
+    smem_.barriers.k_empty[stage].wait(keys_.parity ^ 1);
+    keys_.advance();
     smem_.entries[stage] = entry;
     if (entry.flags == 0) return full.arrive();
     const bool needs_columns = (entry.flags & kVectorsOfAll) != 0;
@@ -72,15 +74,27 @@ class Loader {
     }
   }
 
-  __device__ void load_values(const BlockEntry& entry, int batch, int kv_head) {
-    const int stage = blocks_.stage;
+  // Of the entry before, if there was one.
+  __device__ void load_values() {
+    if (!owed_.exists) return;
+    const int stage = values_.stage;
     tile::Barrier& full = smem_.barriers.v_full[stage];
-    smem_.barriers.v_empty[stage].wait(blocks_.parity ^ 1);
-    if (entry.flags == 0) return full.arrive();
+    smem_.barriers.v_empty[stage].wait(values_.parity ^ 1);
+    values_.advance();
+    if (!owed_.is_read) return full.arrive();
     full.arrive_expect_bytes(Smem::kBlockBytes);
-    ptx::load_tensor_5d(ptx::shared_address(smem_.v[stage]), &params_.v, full.address(), 0,
-                        entry.key_block() * kBlockKeys, 0, kv_head, batch);
+    ptx::load_tensor_5d(ptx::shared_address(smem_.v[stage]), &params_.v, full.address(), 0, owed_.key_start, 0,
+                        owed_.kv_head, owed_.batch);
   }
+
+  // A block whose keys are on their way and whose values are not.
+  struct Owed {
+    bool exists = false;
+    bool is_read = false;  // somebody sees it
+    int key_start = 0;
+    int kv_head = 0;
+    int batch = 0;
+  };
 
   using Smem = FwdSmem<kConfig>;
   static constexpr uint32_t kVectorsOfAll = kVectorFlags * 0x01010101u;
@@ -88,8 +102,10 @@ class Loader {
   const FwdParams& params_;
   Smem& smem_;
   tile::Cursor<kQueueStages> queue_;
-  tile::Cursor<kConfig.stages> blocks_;
+  tile::Cursor<kConfig.stages> keys_;
+  tile::Cursor<kConfig.stages> values_;
   tile::Cursor<kRowStages> rows_;
+  Owed owed_;
 };
 
 }  // namespace fm3::attention
