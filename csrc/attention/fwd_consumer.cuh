@@ -57,8 +57,8 @@ class Consumer {
   using OutputProduct = ptx::Wgmma<kElement, kDim>;
   using Stages = tile::Cursor<kConfig.stages>;
 
-  // --- A run: blocks that this warpgroup sees, one behind the other. Between its steps the products P V of the block in
-  // --- pending_ are still to come, and entry_ is the block after it.
+  // --- A run: blocks that this warpgroup sees, one behind the other. Between its steps the products P V of the pending
+  // --- block are still to come: the one in the stage before, entry_ being the block after it.
 
   // Scores and softmax of a run's first block.
   __device__ __forceinline__ void start_run() {
@@ -68,10 +68,9 @@ class Consumer {
     ptx::warpgroup_wait<0>();
     ptx::pin(scores_);
     finish_scores(entry_.is_first());
-    const BlockEntry next = peek_block();
     softmax_.rescale(output_);
-    keep_probabilities();
-    next_block(next);
+    finish_probabilities();
+    next_block(peek_block());
   }
 
   // P V of the pending block beside the scores of this one; false where the run ends before this one.
@@ -88,16 +87,16 @@ class Consumer {
     ptx::warpgroup_wait<1>();
     ptx::pin(scores_);
     finish_scores(opens);
-    const BlockEntry next = peek_block();
     finish_output();
-    if (opens) {
+    const BlockEntry next = peek_block();
+    if (opens) [[unlikely]] {
       store_output(finished, finished_softmax, finished_stage);
       clear_output();
     } else {
       softmax_.rescale(output_);
       finish_store();
     }
-    keep_probabilities();
+    finish_probabilities();
     next_block(next);
     return true;
   }
@@ -111,7 +110,6 @@ class Consumer {
 
   // Moves on; the block just dealt with becomes the pending one.
   __device__ __forceinline__ void next_block(const BlockEntry& next) {
-    pending_ = blocks_;
     pending_is_last_ = entry_.is_last();
     blocks_.advance();
     entry_ = next;
@@ -160,8 +158,8 @@ class Consumer {
 
   // S = Q K^T of the block in the current stage.
   __device__ __forceinline__ void issue_scores() {
-    const uint64_t q = tile::k_major(ptx::shared_address(smem_.q[rows_.stage][warpgroup_]));
-    const uint64_t k = tile::k_major(ptx::shared_address(smem_.k[blocks_.stage]));
+    const ptx::Operand q = tile::k_major(ptx::shared_address(smem_.q[rows_.stage][warpgroup_]));
+    const ptx::Operand k = tile::k_major(ptx::shared_address(smem_.k[blocks_.stage]));
     ptx::pin(scores_);
     ptx::warpgroup_arrive();
     ScoreProduct::template product_ss<false>(scores_, q, k);
@@ -173,29 +171,29 @@ class Consumer {
     ptx::warpgroup_commit();
   }
 
-  // Scores to exponentials; K and its columns fall free.
+  // Scores to the first half of the exponentials; K and its columns fall free.
   __device__ __forceinline__ void finish_scores(bool starts_tile) {
     const uint32_t cuts = flags() & kCutFlags;
-    if (cuts != 0) {
+    if (cuts != 0) [[unlikely]] {
       apply_mask(scores_, cuts, smem_.columns[blocks_.stage], entry_.key_block() * kBlockKeys, position_);
       __syncwarp();
     }
     release(smem_.barriers.k_empty[blocks_.stage]);
-    if (starts_tile) softmax_.start(scores_);
-    softmax_.template exponentiate<kElement>(scores_, params_.scale_log2, fresh_);
+    if (starts_tile) [[unlikely]] softmax_.start(scores_);
+    softmax_.first_half(scores_, params_.scale_log2, exponentials_);
   }
 
-  // The products that read the old ones are over.
-  __device__ __forceinline__ void keep_probabilities() {
-#pragma unroll
-    for (int i = 0; i < kBlockKeys / 4; ++i) probabilities_[i] = ptx::copy(fresh_[i]);
+  // The rest; no product may be reading P any more.
+  __device__ __forceinline__ void finish_probabilities() {
+    softmax_.template second_half<kElement>(scores_, params_.scale_log2, exponentials_, probabilities_);
   }
 
   // O += P V of the pending block.
   template <bool kPasses = false>
   __device__ __forceinline__ void issue_output() {
-    smem_.barriers.v_full[pending_.stage].wait(pending_.parity);
-    const uint64_t v = tile::mn_major(ptx::shared_address(smem_.v[pending_.stage]), kBlockKeys);
+    const Stages pending = blocks_.previous();
+    smem_.barriers.v_full[pending.stage].wait(pending.parity);
+    const ptx::Operand v = tile::mn_major(ptx::shared_address(smem_.v[pending.stage]), kBlockKeys);
     ptx::pin(output_);
     ptx::pin(probabilities_);
     ptx::warpgroup_arrive();
@@ -212,7 +210,7 @@ class Consumer {
     ptx::warpgroup_wait<0>();
     ptx::pin(output_);
     ptx::pin(probabilities_);
-    release(smem_.barriers.v_empty[pending_.stage]);
+    release(smem_.barriers.v_empty[blocks_.previous().stage]);
   }
 
   __device__ __forceinline__ void clear_output() {
@@ -298,14 +296,13 @@ class Consumer {
   Tile tile_{};                   // the tile whose scores are computed
   OnlineSoftmax softmax_;         // of its rows
   Stages blocks_;                 // of entry_
-  Stages pending_;                // of the block whose P V is to come
   bool pending_is_last_ = false;  // of its tile
   bool storing_ = false;          // an output may still be leaving
   int storing_stage_ = 0;         // from here
   tile::Cursor<kRowStages> rows_{kRowStages - 1, 1};  // of tile_; advanced when a tile opens
   float scores_[kBlockKeys / 2];
-  uint32_t fresh_[kBlockKeys / 4];          // P of the current block
-  uint32_t probabilities_[kBlockKeys / 4];  // P of the pending one, which products may be reading
+  float exponentials_[kBlockKeys / 4];      // the first half of P, not yet packed
+  uint32_t probabilities_[kBlockKeys / 4];  // P of the pending block, which products may be reading
   float output_[kDim / 2];
 };
 

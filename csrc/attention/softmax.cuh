@@ -28,21 +28,21 @@ struct OnlineSoftmax {
     sum[0] = sum[1] = 0.f;
   }
 
-  // Raw scores to exponentials, packed. They are computed relative to the maximum known before this block, which saves
-  // a reduction on the way to them; only where this block exceeds it by 2^kLag is the work done again.
-  template <ptx::Element kElement, int kScores>
-  __device__ __forceinline__ void exponentiate(const float (&scores)[kScores], float scale_log2,
-                                               uint32_t (&probabilities)[kScores / 2]) {
+  // Exponentials of the first half of the scores, computed relative to the maximum known before this block: that saves a
+  // reduction on the way to them. Only where this block exceeds it by 2^kLag is the work done again.
+  template <int kScores>
+  __device__ __forceinline__ void first_half(const float (&scores)[kScores], float scale_log2,
+                                             float (&exponentials)[kScores / 2]) {
     rescales = false;
     factor[0] = factor[1] = 1.f;
     for (;;) {
-      float largest[2], partial[2];
-      exponentials<kElement>(scores, scale_log2, probabilities, partial);
+      float largest[2], partial[2] = {0.f, 0.f};
+      exponentiate<0, kScores / 2>(scores, scale_log2, exponentials, partial);
       largest_scores(scores, largest);
       const bool exceeds = (largest[0] - max[0]) * scale_log2 > kLag || (largest[1] - max[1]) * scale_log2 > kLag;
       // A sum is never negative. It is asked because the assembler moves arithmetic behind a later wait for products as
       // it likes, but not across a branch that depends on it: so the exponentials overlap those products.
-      if (!__any_sync(~0u, exceeds || partial[0] < 0.f || partial[1] < 0.f)) {
+      if (!__any_sync(~0u, exceeds || partial[0] < 0.f || partial[1] < 0.f)) [[likely]] {
         sum[0] = fmaf(sum[0], factor[0], partial[0]);
         sum[1] = fmaf(sum[1], factor[1], partial[1]);
         return;
@@ -58,10 +58,27 @@ struct OnlineSoftmax {
     }
   }
 
+  // The second half, and all of them packed; packing the first hides behind computing the second.
+  template <ptx::Element kElement, int kScores>
+  __device__ __forceinline__ void second_half(const float (&scores)[kScores], float scale_log2,
+                                              const float (&first)[kScores / 2],
+                                              uint32_t (&probabilities)[kScores / 2]) {
+    float second[kScores / 2];
+    float partial[2] = {0.f, 0.f};
+    exponentiate<kScores / 2, kScores>(scores, scale_log2, second, partial);
+#pragma unroll
+    for (int i = 0; i < kScores / 4; ++i) {
+      probabilities[i] = tile::pack<kElement>(first[2 * i], first[2 * i + 1]);
+      probabilities[kScores / 4 + i] = tile::pack<kElement>(second[2 * i], second[2 * i + 1]);
+    }
+    sum[0] += partial[0];
+    sum[1] += partial[1];
+  }
+
   // Brings what was accumulated before the last block to its maximum.
   template <int kOutputs>
   __device__ __forceinline__ void rescale(float (&output)[kOutputs]) const {
-    if (!rescales) return;
+    if (!rescales) [[likely]] return;
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) output[i] *= factor[i / 2 % 2];
   }
@@ -81,20 +98,18 @@ struct OnlineSoftmax {
     }
   }
 
-  template <ptx::Element kElement, int kScores>
-  __device__ __forceinline__ void exponentials(const float (&scores)[kScores], float scale_log2,
-                                               uint32_t (&probabilities)[kScores / 2], float (&partial)[2]) const {
+  // Of scores [kStart, kEnd); partial: their sums.
+  template <int kStart, int kEnd, int kScores>
+  __device__ __forceinline__ void exponentiate(const float (&scores)[kScores], float scale_log2,
+                                               float (&exponentials)[kEnd - kStart], float (&partial)[2]) const {
     float base[2], lanes[2][2] = {};
 #pragma unroll
     for (int h = 0; h < 2; ++h) base[h] = max[h] == -__builtin_huge_valf() ? 0.f : max[h] * scale_log2;
 #pragma unroll
-    for (int i = 0; i < kScores / 2; ++i) {
-      const int h = i % 2;
-      const float low = ptx::exp2(fmaf(scores[2 * i], scale_log2, -base[h]));
-      const float high = ptx::exp2(fmaf(scores[2 * i + 1], scale_log2, -base[h]));
-      lanes[h][0] += low;
-      lanes[h][1] += high;
-      probabilities[i] = tile::pack<kElement>(low, high);
+    for (int i = 0; i < kEnd - kStart; ++i) {
+      const int h = i / 2 % 2;
+      exponentials[i] = ptx::exp2(fmaf(scores[kStart + i], scale_log2, -base[h]));
+      lanes[h][i % 2] += exponentials[i];
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) partial[h] = lanes[h][0] + lanes[h][1];

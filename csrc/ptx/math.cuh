@@ -33,13 +33,6 @@ __device__ __forceinline__ uint32_t pack_fp16(float low, float high) {
   return packed;
 }
 
-// mov: a copy that the compiler may not merge with its source, nor move across other volatile instructions.
-__device__ __forceinline__ uint32_t copy(uint32_t value) {
-  uint32_t copied;
-  asm volatile("mov.b32 %0, %1;" : "=r"(copied) : "r"(value));
-  return copied;
-}
-
 // stmatrix.x4: four 8 x 8 tiles of 16-bit values; lane i gives the address of row i % 8 of tile i / 8.
 __device__ __forceinline__ void store_matrix_x4(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),

@@ -39,6 +39,11 @@ struct Cursor {
       parity ^= 1;
     }
   }
+
+  // Where the role stood before it last advanced.
+  __device__ __forceinline__ Cursor previous() const {
+    return stage == 0 ? Cursor{kStages - 1, parity ^ 1} : Cursor{stage - 1, parity};
+  }
 };
 
 }  // namespace fm3::tile

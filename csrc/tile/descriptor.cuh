@@ -7,23 +7,22 @@
 
 #include <cstdint>
 
-#include "ptx/mbarrier.cuh"
+#include "ptx/wgmma.cuh"
 
 namespace fm3::tile {
 
 constexpr int kPanelColumns = 64;      // 16-bit values in one swizzled row
 constexpr int kPanelRowBytes = 128;    // the same in bytes
 constexpr int kPatternBytes = 1024;    // eight swizzled rows
-constexpr uint64_t kSwizzle128 = 1ull << 62;
 
 // Bits 0-13 address, 16-29 leading byte offset, 32-45 stride byte offset (all in 16-byte units), 62-63 swizzle.
-__device__ __forceinline__ uint64_t make_descriptor(uint32_t address, uint32_t leading_bytes, uint32_t stride_bytes) {
-  return kSwizzle128 | (static_cast<uint64_t>(stride_bytes >> 4) << 32) |
-         (static_cast<uint64_t>(leading_bytes >> 4) << 16) | ((address & 0x3FFFF) >> 4);
+__device__ __forceinline__ ptx::Operand make_operand(uint32_t address, uint32_t leading_bytes, uint32_t stride_bytes) {
+  constexpr uint32_t kSwizzle128 = 1u << 30;
+  return {(leading_bytes >> 4 << 16) | ((address & 0x3FFFF) >> 4), kSwizzle128 | (stride_bytes >> 4)};
 }
 
 // Operand whose summed dimension is the contiguous one (Q and K in Q K^T). `rows_in_tile` is the height of a panel.
-__device__ __forceinline__ uint64_t k_major(uint32_t address) { return make_descriptor(address, 16, kPatternBytes); }
+__device__ __forceinline__ ptx::Operand k_major(uint32_t address) { return make_operand(address, 16, kPatternBytes); }
 
 // The same operand, moved on by `step` products of 16 summed columns.
 __host__ __device__ constexpr uint32_t k_major_step(int step, int rows_in_tile) {
@@ -31,8 +30,8 @@ __host__ __device__ constexpr uint32_t k_major_step(int step, int rows_in_tile) 
 }
 
 // Operand whose summed dimension is the row (V in P V): panels of 64 columns lie rows_in_tile * 128 bytes apart.
-__device__ __forceinline__ uint64_t mn_major(uint32_t address, int rows_in_tile) {
-  return make_descriptor(address, rows_in_tile * kPanelRowBytes, kPatternBytes);
+__device__ __forceinline__ ptx::Operand mn_major(uint32_t address, int rows_in_tile) {
+  return make_operand(address, rows_in_tile * kPanelRowBytes, kPatternBytes);
 }
 
 // The same operand, moved on by `step` products of 16 summed rows.
