@@ -16,7 +16,7 @@ struct FwdConfig {
   int producer_registers = 40;
   int consumer_registers = 232;
   bool ping_pong = true;           // consumers take turns at issuing products
-  int turn_products = 99;   // ... and pass the turn behind this many products of P V
+  int polynomial_period = 0;  // of unmasked exponentials every n-th is a polynomial; 0: none
 
   constexpr int block_rows() const { return 64 * consumer_warpgroups; }
   constexpr int num_threads() const { return 128 * (1 + consumer_warpgroups); }

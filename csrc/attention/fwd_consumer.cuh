@@ -37,8 +37,9 @@ class Consumer {
       }
       if (sees_block()) {
         start_run();
-        while (continue_run()) {
-        }
+        do {
+          while (is_plain()) continue_plainly();
+        } while (continue_run());
         finish_run();
       } else {
         skip_block();
@@ -73,6 +74,29 @@ class Consumer {
     next_block(peek_block());
   }
 
+  // A block in the middle of a tile that no span cuts: most of a long sequence.
+  __device__ __forceinline__ bool is_plain() const {
+    return !entry_.is_first() && sees_block() && (flags() & kCutFlags) == 0;
+  }
+
+  __device__ __forceinline__ void continue_plainly() {
+    take_turn();
+    issue_scores();
+    issue_output();
+    pass_turn();
+    ptx::warpgroup_wait<1>();
+    ptx::pin(scores_);
+    release(smem_.barriers.k_empty[blocks_.stage]);
+    softmax_.template first_half<kConfig.polynomial_period>(scores_, params_.scale_log2, exponentials_);
+    finish_output();
+    const BlockEntry next = peek_block();
+    softmax_.rescale(output_);
+    softmax_.template second_half<kElement, kConfig.polynomial_period>(scores_, params_.scale_log2, exponentials_,
+                                                                      probabilities_);
+    finish_store();
+    next_block(next);
+  }
+
   // P V of the pending block beside the scores of this one; false where the run ends before this one.
   __device__ __forceinline__ bool continue_run() {
     if (!sees_block()) return false;
@@ -83,7 +107,8 @@ class Consumer {
     if (opens) open_tile();
     take_turn();
     issue_scores();
-    issue_output<true>();
+    issue_output();
+    pass_turn();
     ptx::warpgroup_wait<1>();
     ptx::pin(scores_);
     finish_scores(opens);
@@ -180,16 +205,15 @@ class Consumer {
     }
     release(smem_.barriers.k_empty[blocks_.stage]);
     if (starts_tile) [[unlikely]] softmax_.start(scores_);
-    softmax_.first_half(scores_, params_.scale_log2, exponentials_);
+    softmax_.template first_half<0>(scores_, params_.scale_log2, exponentials_);
   }
 
   // The rest; no product may be reading P any more.
   __device__ __forceinline__ void finish_probabilities() {
-    softmax_.template second_half<kElement>(scores_, params_.scale_log2, exponentials_, probabilities_);
+    softmax_.template second_half<kElement, 0>(scores_, params_.scale_log2, exponentials_, probabilities_);
   }
 
   // O += P V of the pending block.
-  template <bool kPasses = false>
   __device__ __forceinline__ void issue_output() {
     const Stages pending = blocks_.previous();
     smem_.barriers.v_full[pending.stage].wait(pending.parity);
@@ -199,10 +223,8 @@ class Consumer {
     ptx::warpgroup_arrive();
 #pragma unroll
     for (int step = 0; step < kOutputSteps; ++step) {
-      if (kPasses && step == kConfig.turn_products) pass_turn();
       OutputProduct::product_rs(output_, probabilities_ + 4 * step, v + tile::mn_major_step(step));
     }
-    if (kPasses && kConfig.turn_products >= kOutputSteps) pass_turn();
     ptx::warpgroup_commit();
   }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "ptx/math.cuh"
+#include "tile/exponential.cuh"
 #include "tile/fragment.cuh"
 
 namespace fm3::attention {
@@ -30,14 +31,15 @@ struct OnlineSoftmax {
 
   // Exponentials of the first half of the scores, computed relative to the maximum known before this block: that saves a
   // reduction on the way to them. Only where this block exceeds it by 2^kLag is the work done again.
-  template <int kScores>
+  // kPolynomial n > 0: every n-th by polynomial, for finite scores only.
+  template <int kPolynomial, int kScores>
   __device__ __forceinline__ void first_half(const float (&scores)[kScores], float scale_log2,
                                              float (&exponentials)[kScores / 2]) {
     rescales = false;
     factor[0] = factor[1] = 1.f;
     for (;;) {
       float largest[2], partial[2] = {0.f, 0.f};
-      exponentiate<0, kScores / 2>(scores, scale_log2, exponentials, partial);
+      exponentiate<kPolynomial, 0, kScores / 2>(scores, scale_log2, exponentials, partial);
       largest_scores(scores, largest);
       const bool exceeds = (largest[0] - max[0]) * scale_log2 > kLag || (largest[1] - max[1]) * scale_log2 > kLag;
       // A sum is never negative. It is asked because the assembler moves arithmetic behind a later wait for products as
@@ -59,13 +61,13 @@ struct OnlineSoftmax {
   }
 
   // The second half, and all of them packed; packing the first hides behind computing the second.
-  template <ptx::Element kElement, int kScores>
+  template <ptx::Element kElement, int kPolynomial, int kScores>
   __device__ __forceinline__ void second_half(const float (&scores)[kScores], float scale_log2,
                                               const float (&first)[kScores / 2],
                                               uint32_t (&probabilities)[kScores / 2]) {
     float second[kScores / 2];
     float partial[2] = {0.f, 0.f};
-    exponentiate<kScores / 2, kScores>(scores, scale_log2, second, partial);
+    exponentiate<kPolynomial, kScores / 2, kScores>(scores, scale_log2, second, partial);
 #pragma unroll
     for (int i = 0; i < kScores / 4; ++i) {
       probabilities[i] = tile::pack<kElement>(first[2 * i], first[2 * i + 1]);
@@ -99,7 +101,7 @@ struct OnlineSoftmax {
   }
 
   // Of scores [kStart, kEnd); partial: their sums.
-  template <int kStart, int kEnd, int kScores>
+  template <int kPolynomial, int kStart, int kEnd, int kScores>
   __device__ __forceinline__ void exponentiate(const float (&scores)[kScores], float scale_log2,
                                                float (&exponentials)[kEnd - kStart], float (&partial)[2]) const {
     float base[2], lanes[2][2] = {};
@@ -108,7 +110,9 @@ struct OnlineSoftmax {
 #pragma unroll
     for (int i = 0; i < kEnd - kStart; ++i) {
       const int h = i / 2 % 2;
-      exponentials[i] = ptx::exp2(fmaf(scores[kStart + i], scale_log2, -base[h]));
+      const float exponent = fmaf(scores[kStart + i], scale_log2, -base[h]);
+      const bool by_polynomial = kPolynomial > 0 && i % (kPolynomial > 0 ? kPolynomial : 1) == 1;
+      exponentials[i] = by_polynomial ? tile::exp2_by_polynomial(exponent) : ptx::exp2(exponent);
       lanes[h][i % 2] += exponentials[i];
     }
 #pragma unroll
