@@ -34,6 +34,8 @@ parser.add_argument("--pause", type=float, default=0.1, help="idle seconds befor
 parser.add_argument("--flex", action="store_true")
 parser.add_argument("--cudnn", action="store_true")
 parser.add_argument("--section_mb", type=float, default=32.0)
+parser.add_argument("--sections", type=float, nargs="*", default=[], help="also time these section sizes")
+parser.add_argument("--ascending", action="store_true", help="also time row blocks in ascending order")
 parser.add_argument("steps", nargs="*", default=["check", "bench"])
 args = parser.parse_args()
 
@@ -382,6 +384,16 @@ def bench():
                     FAILURES.append(line)
                     continue
                 calls[suffix] = lambda s=suffix, p=prepared: launch(q, k, v, p, out, lse, suffix=s)
+                for size in args.sections:
+                    calls[f"{suffix}@{size:g}"] = lambda s=suffix, p=prepared, z=size: launch(
+                        q, k, v, p, out, lse, suffix=s, section_mb=z)
+                if args.ascending:
+                    other = Prepared(mask, info["block_rows"])
+                    records = other.row_blocks()
+                    order = np.argsort(records[..., 0], axis=-1)
+                    ordered = np.take_along_axis(records, order[..., None], axis=2)
+                    other.buffers[2][: ordered.nbytes] = torch.from_numpy(ordered.view(np.uint8).reshape(-1)).to(DEV)
+                    calls[f"{suffix}asc"] = lambda s=suffix, p=other: launch(q, k, v, p, out, lse, suffix=s)
             if args.flex:
                 flex = flex_call(name, q, k, v, mask)
                 if flex:
