@@ -1,7 +1,7 @@
 #include "attention/fwd_kernel.cuh"
 
 namespace fm3::attention {
-constexpr FwdConfig kConfig{.dtype = Dtype::kBf16, .head_dim = 64, .consumer_warpgroups = 2, .stages = 2,
+constexpr FwdConfig kConfig{.dtype = Dtype::kBf16, .head_dim = 64, .consumer_warpgroups = 2, .stages = 4,
                             .producer_registers = 40, .consumer_registers = 232, .ping_pong = true};
 
 __global__ void __launch_bounds__(kConfig.num_threads(), 1)
