@@ -232,6 +232,17 @@ def check():
               f"worst lse {WORST['lse']:.2g}, {time.time() - start:.0f} s", flush=True)
 
 
+def small():
+    """A few launches, for compute-sanitizer."""
+    for D, dtype in ((128, torch.bfloat16), (64, torch.float16)):
+        q, k, v = tensors(1, 257, 257, 2, 1, D, dtype, seed=1)
+        for name, mask in small_masks(257, 1, 1, 1):
+            prepared = Prepared(mask, INSTANCES[instance_name(q)]["block_rows"])
+            out, _ = forward(q, k, v, prepared, num_ctas=2)
+            torch.cuda.synchronize()
+            print(name, bool(torch.isfinite(out).all()), flush=True)
+
+
 def cases(dtype, D, suffix):
     def one(name, S, T, mask, B=1, H=2, G=1, **options):
         q, k, v = tensors(B, S, T, H, G, D, dtype, seed=S)
@@ -544,7 +555,7 @@ def profile():
 
 
 for step in args.steps:
-    {"check": check, "bench": bench, "prepare": prepare, "power": power, "profile": profile}[step]()
+    {"check": check, "small": small, "bench": bench, "prepare": prepare, "power": power, "profile": profile}[step]()
     for failure in FAILURES[:15]:
         print("FAIL", failure, flush=True)
     if FAILURES and step == "check" and "force" not in sys.argv:

@@ -17,6 +17,8 @@ struct FwdConfig {
   int consumer_registers = 232;
   bool ping_pong = true;           // consumers take turns at issuing products
 
+  int sum_lanes = 2;
+
   constexpr int block_rows() const { return 64 * consumer_warpgroups; }
   constexpr int num_threads() const { return 128 * (1 + consumer_warpgroups); }
   constexpr bool is_valid() const {

@@ -50,14 +50,13 @@ class Consumer {
 
  private:
   static constexpr int kDim = kConfig.head_dim;
-  static constexpr int kScores = kBlockKeys / 2;  // registers of a thread
   static constexpr int kScoreSteps = kDim / 16;
   static constexpr int kOutputSteps = kBlockKeys / 16;
   static constexpr ptx::Element kElement =
       kConfig.dtype == Dtype::kBf16 ? ptx::Element::kBf16 : ptx::Element::kFp16;
   using ScoreProduct = ptx::Wgmma<kElement, kBlockKeys>;
-  using HalfScoreProduct = ptx::Wgmma<kElement, kHalfKeys>;
   using OutputProduct = ptx::Wgmma<kElement, kDim>;
+  using Softmax = OnlineSoftmax<kConfig.sum_lanes>;
   using Stages = tile::Cursor<kConfig.stages>;
 
   // --- A run: blocks that this warpgroup sees, one behind the other. Between its steps the products P V of the pending
@@ -65,43 +64,35 @@ class Consumer {
 
   // Scores and softmax of a run's first block.
   __device__ __forceinline__ void start_run() {
-    if (block_keys().is_whole()) {
-      take_turn();
-      issue_whole_scores();
-      pass_turn();
-      ptx::warpgroup_wait<0>();
-      finish_scores<kScores>(0);
-    } else {
-      take_turn();
-      issue_half_scores(block_keys().start);
-      pass_turn();
-      ptx::warpgroup_wait<0>();
-      finish_scores<kScores / 2>(block_keys().start);
-    }
+    take_turn();
+    issue_scores();
+    pass_turn();
+    ptx::warpgroup_wait<0>();
+    ptx::pin(scores_);
+    finish_scores();
     softmax_.rescale(output_);
     finish_probabilities();
-    pending_keys_ = block_keys();
     next_block(peek_block());
   }
 
   // A block in the middle of a tile that no span cuts: most of a long sequence.
   __device__ __forceinline__ bool is_plain() const {
-    return !entry_.is_first() && (flags() & (kVisibleFlags | kCutFlags)) == kVisibleFlags && pending_keys_.is_whole();
+    return !entry_.is_first() && sees_block() && (flags() & kCutFlags) == 0;
   }
 
   __device__ __forceinline__ void continue_plainly() {
     take_turn();
-    issue_whole_scores();
-    issue_whole_output();
+    issue_scores();
+    issue_output();
     pass_turn();
     ptx::warpgroup_wait<1>();
-    ptx::pin<kScores>(scores_);
+    ptx::pin(scores_);
     release(smem_.barriers.k_empty[blocks_.stage]);
-    softmax_.template first_half<kScores>(scores_, params_.scale_log2, exponentials_);
+    softmax_.first_half(scores_, params_.scale_log2, exponentials_);
     finish_output();
     const BlockEntry next = peek_block();
     softmax_.rescale(output_);
-    finish_whole_probabilities();
+    finish_probabilities();
     finish_store();
     next_block(next);
   }
@@ -111,24 +102,16 @@ class Consumer {
     if (!sees_block()) return false;
     const bool opens = entry_.is_first();
     const Tile finished = tile_;
-    const OnlineSoftmax finished_softmax = softmax_;
+    const Softmax finished_softmax = softmax_;
     const int finished_stage = rows_.stage;
     if (opens) open_tile();
-    if (block_keys().is_whole()) {
-      take_turn();
-      issue_whole_scores();
-      issue_output();
-      pass_turn();
-      ptx::warpgroup_wait<1>();
-      finish_scores<kScores>(0);
-    } else {
-      take_turn();
-      issue_half_scores(block_keys().start);
-      issue_output();
-      pass_turn();
-      ptx::warpgroup_wait<1>();
-      finish_scores<kScores / 2>(block_keys().start);
-    }
+    take_turn();
+    issue_scores();
+    issue_output();
+    pass_turn();
+    ptx::warpgroup_wait<1>();
+    ptx::pin(scores_);
+    finish_scores();
     finish_output();
     const BlockEntry next = peek_block();
     if (opens) [[unlikely]] {
@@ -139,7 +122,6 @@ class Consumer {
       finish_store();
     }
     finish_probabilities();
-    pending_keys_ = block_keys();
     next_block(next);
     return true;
   }
@@ -192,44 +174,18 @@ class Consumer {
     smem_.barriers.q_full[rows_.stage].wait(rows_.parity);
     tile_ = smem_.tiles[rows_.stage];
     position_.row = row_start(tile_) + tile::fragment_row(thread_);
-    softmax_ = OnlineSoftmax{};
+    softmax_ = Softmax{};
   }
 
   __device__ __forceinline__ int row_start(const Tile& tile) const {
     return tile.row_block * kConfig.block_rows() + 64 * warpgroup_;
   }
 
-  // The part of a block that this warpgroup works on: all of it, or one half where nothing in the other is visible.
-  struct Keys {
-    int start;
-    int count;
-    __device__ __forceinline__ bool is_whole() const { return count == kBlockKeys; }
-  };
-  __device__ __forceinline__ Keys block_keys() const {
-    const uint32_t visible = flags() & kVisibleFlags;
-    return {visible == kRightVisible ? kHalfKeys : 0, visible == kVisibleFlags ? kBlockKeys : kHalfKeys};
-  }
-
-  // S = Q K^T of one half of the block in the current stage; it takes the first half of scores_.
-  __device__ __forceinline__ void issue_half_scores(int key_start) {
-    const ptx::Operand q = tile::k_major(ptx::shared_address(smem_.q[rows_.stage][warpgroup_]));
-    const ptx::Operand k = tile::k_major(ptx::shared_address(smem_.k[blocks_.stage]) + key_start * tile::kPanelRowBytes);
-    ptx::pin<kScores / 2>(scores_);
-    ptx::warpgroup_arrive();
-    HalfScoreProduct::template product_ss<false>(scores_, q, k);
-#pragma unroll
-    for (int step = 1; step < kScoreSteps; ++step) {
-      HalfScoreProduct::template product_ss<true>(scores_, q + tile::k_major_step(step, 64),
-                                                  k + tile::k_major_step(step, kBlockKeys));
-    }
-    ptx::warpgroup_commit();
-  }
-
   // S = Q K^T of the block in the current stage.
-  __device__ __forceinline__ void issue_whole_scores() {
+  __device__ __forceinline__ void issue_scores() {
     const ptx::Operand q = tile::k_major(ptx::shared_address(smem_.q[rows_.stage][warpgroup_]));
     const ptx::Operand k = tile::k_major(ptx::shared_address(smem_.k[blocks_.stage]));
-    ptx::pin<kScores>(scores_);
+    ptx::pin(scores_);
     ptx::warpgroup_arrive();
     ScoreProduct::template product_ss<false>(scores_, q, k);
 #pragma unroll
@@ -241,55 +197,31 @@ class Consumer {
   }
 
   // Scores to the first half of the exponentials; K and its columns fall free.
-  template <int kCount>
-  __device__ __forceinline__ void finish_scores(int key_start) {
-    ptx::pin<kCount>(scores_);
+  __device__ __forceinline__ void finish_scores() {
     const uint32_t cuts = flags() & kCutFlags;
-    if (cuts != 0) {
-      ScorePosition position = position_;
-      position.column += key_start;
-      apply_mask<kCount>(scores_, cuts, smem_.columns[blocks_.stage], entry_.key_block() * kBlockKeys, position);
+    if (cuts != 0) [[unlikely]] {
+      apply_mask(scores_, cuts, smem_.columns[blocks_.stage], entry_.key_block() * kBlockKeys, position_);
       __syncwarp();
     }
     release(smem_.barriers.k_empty[blocks_.stage]);
-    softmax_.template first_half<kCount>(scores_, params_.scale_log2, exponentials_);
+    softmax_.first_half(scores_, params_.scale_log2, exponentials_);
   }
 
   // The rest; no product may be reading P any more.
   __device__ __forceinline__ void finish_probabilities() {
-    if (block_keys().is_whole()) {
-      finish_whole_probabilities();
-    } else {
-      softmax_.template pack_half<kElement>(exponentials_, probabilities_);
-    }
-  }
-
-  __device__ __forceinline__ void finish_whole_probabilities() {
     softmax_.template second_half<kElement>(scores_, params_.scale_log2, exponentials_, probabilities_, output_);
   }
 
   // O += P V of the pending block.
   __device__ __forceinline__ void issue_output() {
-    if (pending_keys_.is_whole()) {
-      issue_output_steps<kOutputSteps>(0);
-    } else {
-      issue_output_steps<kOutputSteps / 2>(pending_keys_.start);
-    }
-  }
-
-  __device__ __forceinline__ void issue_whole_output() { issue_output_steps<kOutputSteps>(0); }
-
-  template <int kSteps>
-  __device__ __forceinline__ void issue_output_steps(int key_start) {
     const Stages pending = blocks_.previous();
     smem_.barriers.v_full[pending.stage].wait(pending.parity);
-    const ptx::Operand v = tile::mn_major(
-        ptx::shared_address(smem_.v[pending.stage]) + key_start * tile::kPanelRowBytes, kBlockKeys);
-    ptx::pin<kDim / 2>(output_);
-    ptx::pin<kBlockKeys / 4>(probabilities_);
+    const ptx::Operand v = tile::mn_major(ptx::shared_address(smem_.v[pending.stage]), kBlockKeys);
+    ptx::pin(output_);
+    ptx::pin(probabilities_);
     ptx::warpgroup_arrive();
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kOutputSteps; ++step) {
       OutputProduct::product_rs(output_, probabilities_ + 4 * step, v + tile::mn_major_step(step));
     }
     ptx::warpgroup_commit();
@@ -297,8 +229,8 @@ class Consumer {
 
   __device__ __forceinline__ void finish_output() {
     ptx::warpgroup_wait<0>();
-    ptx::pin<kDim / 2>(output_);
-    ptx::pin<kBlockKeys / 4>(probabilities_);
+    ptx::pin(output_);
+    ptx::pin(probabilities_);
     release(smem_.barriers.v_empty[blocks_.previous().stage]);
   }
 
@@ -308,7 +240,7 @@ class Consumer {
   }
 
   // O / sum to global memory by way of the tile's rows of Q; LSE beside it.
-  __device__ __forceinline__ void store_output(const Tile& tile, const OnlineSoftmax& softmax, int stage) {
+  __device__ __forceinline__ void store_output(const Tile& tile, const Softmax& softmax, int stage) {
     finish_store();
     float inverse[2];
 #pragma unroll
@@ -383,14 +315,13 @@ class Consumer {
   ScorePosition position_{};
   BlockEntry entry_{};            // the block in the current stage
   Tile tile_{};                   // the tile whose scores are computed
-  OnlineSoftmax softmax_;         // of its rows
+  Softmax softmax_;         // of its rows
   Stages blocks_;                 // of entry_
   bool pending_is_last_ = false;  // of its tile
-  Keys pending_keys_{0, kBlockKeys};
   bool storing_ = false;          // an output may still be leaving
   int storing_stage_ = 0;         // from here
   tile::Cursor<kRowStages> rows_{kRowStages - 1, 1};  // of tile_; advanced when a tile opens
-  float scores_[kScores];
+  float scores_[kBlockKeys / 2];
   float exponentials_[kBlockKeys / 4];      // the first half of P, not yet packed
   uint32_t probabilities_[kBlockKeys / 4];  // P of the pending block, which products may be reading
   float output_[kDim / 2];

@@ -19,7 +19,7 @@ constexpr float kHidden = -__builtin_huge_valf();
 
 // Hides what the column vectors of the kEnds spans hide. columns: [4, kBlockKeys] in shared memory.
 template <uint32_t kEnds, int kScores>
-__device__ __forceinline__ void hide_spans(float* scores, const int32_t* columns,
+__device__ __forceinline__ void hide_spans(float (&scores)[kScores], const int32_t* columns,
                                            const ScorePosition& position) {
 #pragma unroll
   for (int j = 0; j < kScores / 4; ++j) {
@@ -48,7 +48,7 @@ __device__ __forceinline__ void hide_spans(float* scores, const int32_t* columns
 
 // Hides keys beyond row + diagonal.
 template <int kScores>
-__device__ __forceinline__ void hide_beyond_diagonal(float* scores, int key_start,
+__device__ __forceinline__ void hide_beyond_diagonal(float (&scores)[kScores], int key_start,
                                                      const ScorePosition& position) {
   const int limit = position.row + position.diagonal - key_start - position.column;
 #pragma unroll
@@ -63,21 +63,20 @@ __device__ __forceinline__ void hide_beyond_diagonal(float* scores, int key_star
   }
 }
 
-// scores: kScores registers, of 2 * kScores columns from position.column on.
 template <int kScores>
-__device__ __forceinline__ void apply_mask(float* scores, uint32_t flags, const int32_t* columns,
+__device__ __forceinline__ void apply_mask(float (&scores)[kScores], uint32_t flags, const int32_t* columns,
                                            int key_start, const ScorePosition& position) {
-  if ((flags & kUpperDiagonal) != 0) hide_beyond_diagonal<kScores>(scores, key_start, position);
+  if ((flags & kUpperDiagonal) != 0) hide_beyond_diagonal(scores, key_start, position);
   const uint32_t ends = flags & kVectorFlags;
   if (ends == 0) return;
   if (ends == kLowerStart) {
-    hide_spans<kLowerStart, kScores>(scores, columns, position);
+    hide_spans<kLowerStart>(scores, columns, position);
   } else if (ends == kUpperEnd) {
-    hide_spans<kUpperEnd, kScores>(scores, columns, position);
+    hide_spans<kUpperEnd>(scores, columns, position);
   } else if (ends == (kLowerStart | kUpperEnd)) {
-    hide_spans<kLowerStart | kUpperEnd, kScores>(scores, columns, position);
+    hide_spans<kLowerStart | kUpperEnd>(scores, columns, position);
   } else {
-    hide_spans<kVectorFlags, kScores>(scores, columns, position);
+    hide_spans<kVectorFlags>(scores, columns, position);
   }
 }
 

@@ -13,6 +13,7 @@ namespace fm3::attention {
 // a thread's sum over one block exceeds this bound; so no exponential ever does.
 constexpr float kLargestSum = 256.f;
 
+template <int kLanes>  // partial sums a row, against the latency of additions
 struct OnlineSoftmax {
   float max[2] = {-__builtin_huge_valf(), -__builtin_huge_valf()};  // of the raw scores; -inf: nothing visible yet
   float sum[2] = {0.f, 0.f};                                         // of this thread's columns only
@@ -20,33 +21,23 @@ struct OnlineSoftmax {
   bool rescales = false;                                             // some factor of the warp may not be 1
   bool known = false;                                                // no maximum of the warp is -inf
 
-  // Exponentials of the first kExponentials of a block's scores; kScores of them count: the others are of a half of the
-  // block that is not computed.
-  template <int kScores, int kExponentials>
-  __device__ __forceinline__ void first_half(const float* scores, float scale_log2,
-                                             float (&exponentials)[kExponentials]) {
+  // Exponentials of the first half of a block's scores.
+  template <int kScores>
+  __device__ __forceinline__ void first_half(const float (&scores)[kScores], float scale_log2,
+                                             float (&exponentials)[kScores / 2]) {
     float partial[2];
     rescales = false;
     factor[0] = factor[1] = 1.f;
-    if (!known) [[unlikely]] raise<kScores>(scores, scale_log2);
+    if (!known) [[unlikely]] raise(scores, scale_log2);
     for (;;) {
-      exponentiate(scores, scale_log2, exponentials, partial);
+      exponentiate<0>(scores, scale_log2, exponentials, partial);
       // This branch depends on every exponential so far. The assembler moves arithmetic behind a later wait for products
       // as it likes, but not across such a branch: so they overlap those products.
       if (!exceeds(partial)) [[likely]] break;
-      raise<kScores>(scores, scale_log2);
+      raise(scores, scale_log2);
     }
     sum[0] += partial[0];
     sum[1] += partial[1];
-  }
-
-  // Only the first half is computed: packs it.
-  template <ptx::Element kElement, int kExponentials>
-  __device__ __forceinline__ static void pack_half(const float (&first)[kExponentials], uint32_t* probabilities) {
-#pragma unroll
-    for (int i = 0; i < kExponentials / 2; ++i) {
-      probabilities[i] = tile::pack<kElement>(first[2 * i], first[2 * i + 1]);
-    }
   }
 
   // The second half, and all of them packed; packing the first hides behind computing the second. No product may be
@@ -56,18 +47,18 @@ struct OnlineSoftmax {
                                               float (&first)[kScores / 2], uint32_t (&probabilities)[kScores / 2],
                                               float (&output)[kOutputs]) {
     float second[kScores / 2], partial[2];
-    exponentiate(scores + kScores / 2, scale_log2, second, partial);
+    exponentiate<kScores / 2>(scores, scale_log2, second, partial);
     if (exceeds(partial)) [[unlikely]] {
       factor[0] = factor[1] = 1.f;
-      raise<kScores>(scores, scale_log2);
+      raise(scores, scale_log2);
       rescale(output);
 #pragma unroll
       for (int i = 0; i < kScores / 2; ++i) first[i] *= factor[i / 2 % 2];
-      exponentiate(scores + kScores / 2, scale_log2, second, partial);
+      exponentiate<kScores / 2>(scores, scale_log2, second, partial);
     }
-    pack_half<kElement>(first, probabilities);
 #pragma unroll
     for (int i = 0; i < kScores / 4; ++i) {
+      probabilities[i] = tile::pack<kElement>(first[2 * i], first[2 * i + 1]);
       probabilities[kScores / 4 + i] = tile::pack<kElement>(second[2 * i], second[2 * i + 1]);
     }
     sum[0] += partial[0];
@@ -89,7 +80,7 @@ struct OnlineSoftmax {
 
   // Brings the maximum up to that of these scores.
   template <int kScores>
-  __device__ __forceinline__ void raise(const float* scores, float scale_log2) {
+  __device__ __forceinline__ void raise(const float (&scores)[kScores], float scale_log2) {
     rescales = true;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -108,21 +99,25 @@ struct OnlineSoftmax {
     known = !__any_sync(~0u, max[0] == -__builtin_huge_valf() || max[1] == -__builtin_huge_valf());
   }
 
-  // partial: their sums.
-  template <int kExponentials>
-  __device__ __forceinline__ void exponentiate(const float* scores, float scale_log2,
-                                               float (&exponentials)[kExponentials], float (&partial)[2]) const {
-    float base[2], lanes[2][2] = {};
+  // Of one half of the scores; partial: their sums.
+  template <int kStart, int kScores>
+  __device__ __forceinline__ void exponentiate(const float (&scores)[kScores], float scale_log2,
+                                               float (&exponentials)[kScores / 2], float (&partial)[2]) const {
+    float base[2], lanes[2][kLanes] = {};
 #pragma unroll
     for (int h = 0; h < 2; ++h) base[h] = max[h] == -__builtin_huge_valf() ? 0.f : max[h] * scale_log2;
 #pragma unroll
-    for (int i = 0; i < kExponentials; ++i) {
+    for (int i = 0; i < kScores / 2; ++i) {
       const int h = i / 2 % 2;
-      exponentials[i] = ptx::exp2(fmaf(scores[i], scale_log2, -base[h]));
-      lanes[h][i % 2] += exponentials[i];
+      exponentials[i] = ptx::exp2(fmaf(scores[kStart + i], scale_log2, -base[h]));
+      lanes[h][i / 4 * 2 % kLanes + i % 2] += exponentials[i];
     }
 #pragma unroll
-    for (int h = 0; h < 2; ++h) partial[h] = lanes[h][0] + lanes[h][1];
+    for (int h = 0; h < 2; ++h) {
+      partial[h] = lanes[h][0] + lanes[h][1];
+#pragma unroll
+      for (int lane = 2; lane < kLanes; lane += 2) partial[h] += lanes[h][lane] + lanes[h][lane + 1];
+    }
   }
 };
 

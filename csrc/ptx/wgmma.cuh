@@ -24,12 +24,12 @@ __device__ __forceinline__ void warpgroup_wait() {
 
 // No instruction: the compiler may not move accesses of these registers across this point.
 template <int kCount>
-__device__ __forceinline__ void pin(float* registers) {
+__device__ __forceinline__ void pin(float (&registers)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
 }
 template <int kCount>
-__device__ __forceinline__ void pin(uint32_t* registers) {
+__device__ __forceinline__ void pin(uint32_t (&registers)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(registers[i])::"memory");
 }
@@ -44,14 +44,14 @@ struct Operand {
 // wgmma.m64nNk16, float32 accumulators d[N / 2].
 //   product_ss: A and B in shared memory, both K-major.
 //   product_rs: A in registers (four a thread), B in shared memory, MN-major (its rows are the summed dimension).
-// kAccumulate false: d is overwritten, not added to. d: N / 2 registers, an array indexed by constants only.
+// kAccumulate false: d is overwritten, not added to.
 template <Element kElement, int kColumns>
 struct Wgmma;
 
 template <>
 struct Wgmma<Element::kBf16, 64> {
   template <bool kAccumulate>
-  __device__ __forceinline__ static void product_ss(float* d, Operand a, Operand b) {
+  __device__ __forceinline__ static void product_ss(float (&d)[32], Operand a, Operand b) {
     asm volatile(
         "{\n"
         ".reg .pred accumulate;\n"
@@ -70,7 +70,7 @@ struct Wgmma<Element::kBf16, 64> {
           "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
         : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "r"(static_cast<int>(kAccumulate)));
   }
-  __device__ __forceinline__ static void product_rs(float* d, const uint32_t* a, Operand b) {
+  __device__ __forceinline__ static void product_rs(float (&d)[32], const uint32_t* a, Operand b) {
     asm volatile(
         "{\n"
         ".reg .pred accumulate;\n"
@@ -93,7 +93,7 @@ struct Wgmma<Element::kBf16, 64> {
 template <>
 struct Wgmma<Element::kFp16, 64> {
   template <bool kAccumulate>
-  __device__ __forceinline__ static void product_ss(float* d, Operand a, Operand b) {
+  __device__ __forceinline__ static void product_ss(float (&d)[32], Operand a, Operand b) {
     asm volatile(
         "{\n"
         ".reg .pred accumulate;\n"
@@ -112,7 +112,7 @@ struct Wgmma<Element::kFp16, 64> {
           "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
         : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "r"(static_cast<int>(kAccumulate)));
   }
-  __device__ __forceinline__ static void product_rs(float* d, const uint32_t* a, Operand b) {
+  __device__ __forceinline__ static void product_rs(float (&d)[32], const uint32_t* a, Operand b) {
     asm volatile(
         "{\n"
         ".reg .pred accumulate;\n"
@@ -135,7 +135,7 @@ struct Wgmma<Element::kFp16, 64> {
 template <>
 struct Wgmma<Element::kBf16, 128> {
   template <bool kAccumulate>
-  __device__ __forceinline__ static void product_ss(float* d, Operand a, Operand b) {
+  __device__ __forceinline__ static void product_ss(float (&d)[64], Operand a, Operand b) {
     asm volatile(
         "{\n"
         ".reg .pred accumulate;\n"
@@ -160,7 +160,7 @@ struct Wgmma<Element::kBf16, 128> {
           "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
         : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "r"(static_cast<int>(kAccumulate)));
   }
-  __device__ __forceinline__ static void product_rs(float* d, const uint32_t* a, Operand b) {
+  __device__ __forceinline__ static void product_rs(float (&d)[64], const uint32_t* a, Operand b) {
     asm volatile(
         "{\n"
         ".reg .pred accumulate;\n"
@@ -189,7 +189,7 @@ struct Wgmma<Element::kBf16, 128> {
 template <>
 struct Wgmma<Element::kFp16, 128> {
   template <bool kAccumulate>
-  __device__ __forceinline__ static void product_ss(float* d, Operand a, Operand b) {
+  __device__ __forceinline__ static void product_ss(float (&d)[64], Operand a, Operand b) {
     asm volatile(
         "{\n"
         ".reg .pred accumulate;\n"
@@ -214,7 +214,7 @@ struct Wgmma<Element::kFp16, 128> {
           "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
         : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "r"(static_cast<int>(kAccumulate)));
   }
-  __device__ __forceinline__ static void product_rs(float* d, const uint32_t* a, Operand b) {
+  __device__ __forceinline__ static void product_rs(float (&d)[64], const uint32_t* a, Operand b) {
     asm volatile(
         "{\n"
         ".reg .pred accumulate;\n"
@@ -243,7 +243,7 @@ struct Wgmma<Element::kFp16, 128> {
 template <>
 struct Wgmma<Element::kBf16, 176> {
   template <bool kAccumulate>
-  __device__ __forceinline__ static void product_ss(float* d, Operand a, Operand b) {
+  __device__ __forceinline__ static void product_ss(float (&d)[88], Operand a, Operand b) {
     asm volatile(
         "{\n"
         ".reg .pred accumulate;\n"
@@ -278,7 +278,7 @@ struct Wgmma<Element::kBf16, 176> {
 template <>
 struct Wgmma<Element::kFp16, 176> {
   template <bool kAccumulate>
-  __device__ __forceinline__ static void product_ss(float* d, Operand a, Operand b) {
+  __device__ __forceinline__ static void product_ss(float (&d)[88], Operand a, Operand b) {
     asm volatile(
         "{\n"
         ".reg .pred accumulate;\n"
