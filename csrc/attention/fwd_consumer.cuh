@@ -56,7 +56,6 @@ class Consumer {
       kConfig.dtype == Dtype::kBf16 ? ptx::Element::kBf16 : ptx::Element::kFp16;
   using ScoreProduct = ptx::Wgmma<kElement, kBlockKeys>;
   using OutputProduct = ptx::Wgmma<kElement, kDim>;
-  using Softmax = OnlineSoftmax<kConfig.sum_lanes>;
   using Stages = tile::Cursor<kConfig.stages>;
 
   // --- A run: blocks that this warpgroup sees, one behind the other. Between its steps the products P V of the pending
@@ -102,7 +101,7 @@ class Consumer {
     if (!sees_block()) return false;
     const bool opens = entry_.is_first();
     const Tile finished = tile_;
-    const Softmax finished_softmax = softmax_;
+    const OnlineSoftmax finished_softmax = softmax_;
     const int finished_stage = rows_.stage;
     if (opens) open_tile();
     take_turn();
@@ -174,7 +173,7 @@ class Consumer {
     smem_.barriers.q_full[rows_.stage].wait(rows_.parity);
     tile_ = smem_.tiles[rows_.stage];
     position_.row = row_start(tile_) + tile::fragment_row(thread_);
-    softmax_ = Softmax{};
+    softmax_ = OnlineSoftmax{};
   }
 
   __device__ __forceinline__ int row_start(const Tile& tile) const {
@@ -240,7 +239,7 @@ class Consumer {
   }
 
   // O / sum to global memory by way of the tile's rows of Q; LSE beside it.
-  __device__ __forceinline__ void store_output(const Tile& tile, const Softmax& softmax, int stage) {
+  __device__ __forceinline__ void store_output(const Tile& tile, const OnlineSoftmax& softmax, int stage) {
     finish_store();
     float inverse[2];
 #pragma unroll
@@ -315,7 +314,7 @@ class Consumer {
   ScorePosition position_{};
   BlockEntry entry_{};            // the block in the current stage
   Tile tile_{};                   // the tile whose scores are computed
-  Softmax softmax_;         // of its rows
+  OnlineSoftmax softmax_;         // of its rows
   Stages blocks_;                 // of entry_
   bool pending_is_last_ = false;  // of its tile
   bool storing_ = false;          // an output may still be leaving

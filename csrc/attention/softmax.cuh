@@ -13,7 +13,6 @@ namespace fm3::attention {
 // a thread's sum over one block exceeds this bound; so no exponential ever does.
 constexpr float kLargestSum = 256.f;
 
-template <int kLanes>  // partial sums a row, against the latency of additions
 struct OnlineSoftmax {
   float max[2] = {-__builtin_huge_valf(), -__builtin_huge_valf()};  // of the raw scores; -inf: nothing visible yet
   float sum[2] = {0.f, 0.f};                                         // of this thread's columns only
@@ -103,21 +102,17 @@ struct OnlineSoftmax {
   template <int kStart, int kScores>
   __device__ __forceinline__ void exponentiate(const float (&scores)[kScores], float scale_log2,
                                                float (&exponentials)[kScores / 2], float (&partial)[2]) const {
-    float base[2], lanes[2][kLanes] = {};
+    float base[2], lanes[2][2] = {};
 #pragma unroll
     for (int h = 0; h < 2; ++h) base[h] = max[h] == -__builtin_huge_valf() ? 0.f : max[h] * scale_log2;
 #pragma unroll
     for (int i = 0; i < kScores / 2; ++i) {
       const int h = i / 2 % 2;
       exponentials[i] = ptx::exp2(fmaf(scores[kStart + i], scale_log2, -base[h]));
-      lanes[h][i / 4 * 2 % kLanes + i % 2] += exponentials[i];
+      lanes[h][i % 2] += exponentials[i];
     }
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      partial[h] = lanes[h][0] + lanes[h][1];
-#pragma unroll
-      for (int lane = 2; lane < kLanes; lane += 2) partial[h] += lanes[h][lane] + lanes[h][lane + 1];
-    }
+    for (int h = 0; h < 2; ++h) partial[h] = lanes[h][0] + lanes[h][1];
   }
 };
 
