@@ -14,6 +14,7 @@ from fm3_core.check import require_int
 from fm3_core.cluster import Cluster
 from fm3_core.errors import PlanError
 from fm3_core.mask import ColumnMask
+from fm3_core.workload import needs as needed_chunks
 from fm3_planner.weights import CostWeights, chunk_weights
 
 INT64_MAX = int(np.iinfo(np.int64).max)
@@ -171,8 +172,6 @@ class PlanProblem:
         if query_heads % kv_heads:
             raise PlanError(f"query_heads={query_heads} must be a multiple of kv_heads={kv_heads}")
         num_chunks = _count_chunks(num_tokens, chunk_size, cluster)
-
-        from fm3_core.workload import needs as needed_chunks
 
         weights = [0] * num_chunks
         needs = np.zeros((num_chunks, num_chunks), dtype=np.bool_)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from fm3_core.check import require_int
 from fm3_core.errors import PlanError
 from fm3_core.mask import ColumnMask
+from fm3_core.workload import block_counts
 
 _COSTS = ("full_forward", "partial_forward", "full_backward", "partial_backward")
 
@@ -82,8 +83,6 @@ def chunk_weights(mask: ColumnMask, *, chunk_size: int, cost: CostWeights, query
     """
     block_rows, block_keys = min(cost.block_rows, chunk_size), min(cost.block_keys, chunk_size)
     bounds, first_block = row_bounds(mask.num_rows, chunk_size, block_rows)
-    from fm3_core.workload import block_counts
-
     full, partial = block_counts(mask, bounds, block_keys)
     heads_per_mask_head = query_heads // mask.heads
     full_by_chunk = np.add.reduceat(full.sum(axis=(0, 1)), first_block)

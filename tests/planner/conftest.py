@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from hypothesis import strategies as st
+
 from fm3_core import Cluster
 from fm3_planner import PlanProblem
-from hypothesis import strategies as st
 
 MakeProblem = Callable[..., PlanProblem]
 

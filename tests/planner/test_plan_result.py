@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+
 from fm3_core import patterns
 from fm3_planner import Status, plan
 
