@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fm3_core.check import require_int
-from fm3_core.counts import RowChunks, num_key_chunks, spans_by_entry
+from fm3_core.counts import RowChunks, num_key_chunks, pairs_by_span
 from fm3_core.extrema import BlockExtrema
 from fm3_core.mask import ColumnMask
 from fm3_core.registry import Registry
@@ -27,7 +27,6 @@ CUT_BY_UPPER = 2
 """Bit of `BlockMap.cuts`: upper spans hide rows of the block."""
 
 Kinds = NDArray[np.uint8]
-_CELLS_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -127,16 +126,10 @@ def _by_counts(mask: ColumnMask, block_rows: int, block_keys: int) -> tuple[Kind
     rows = RowChunks.equal(mask.num_rows, block_rows)
     kinds = np.empty((mask.batch, mask.heads, rows.num_chunks, num_key_chunks(mask, block_keys)), dtype=np.uint8)
     cuts = np.empty_like(kinds)
-    blocks_at_once = max(1, _CELLS_AT_ONCE // max(rows.num_chunks, 1))
-    for first in range(0, kinds.shape[3], blocks_at_once):
-        behind = min(first + blocks_at_once, kinds.shape[3])
-        slab = mask.slice_keys(first * block_keys, min(behind * block_keys, mask.num_keys))
-        entries = np.ndindex(mask.batch, mask.heads)
-        for (batch, head), hidden in zip(entries, spans_by_entry(slab, rows, block_keys), strict=True):
-            lower, upper = hidden.lower > 0, hidden.upper > 0
-            either = hidden.lower + hidden.upper - hidden.both
-            classified = _classified(either == hidden.pairs, ~(lower | upper), lower, upper)
-            kinds[batch, head, :, first:behind], cuts[batch, head, :, first:behind] = classified
+    for cells, hidden in pairs_by_span(mask, rows, block_keys):
+        either = hidden.lower + hidden.upper - hidden.both
+        lower, upper = hidden.lower > 0, hidden.upper > 0
+        kinds[cells.index], cuts[cells.index] = _classified(either == hidden.pairs, either == 0, lower, upper)
     return kinds, cuts
 
 

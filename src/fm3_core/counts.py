@@ -21,6 +21,7 @@ from fm3_core.span import Ints
 SignedSpans: TypeAlias = tuple[Ints, Ints, int]
 """Starts [keys], ends [keys] (reversed spans count as empty), and the sign that their rows are counted with."""
 
+_CELLS_AT_ONCE = 1 << 17
 _EXACT_FLOATS = 2**53
 """np.bincount sums its weights as float64, which holds every integer up to this."""
 
@@ -92,21 +93,32 @@ class SpanPairs:
     """Pairs that the lower and the upper span of their column hide."""
 
 
-def visible_by_entry(mask: ColumnMask, rows: RowChunks, key_size: int) -> Iterator[NDArray[np.int64]]:
-    """Yield the visible pairs, int64 [row chunks, key chunks], of each batch entry and head in turn."""
-    pairs, key_chunk = _grid(mask, rows, key_size)
-    for entry in np.ndindex(mask.batch, mask.heads):
-        lower, upper, both = _families(mask, entry)
-        hidden = _count([(*lower, 1), (*upper, 1), (*both, -1)], key_chunk, rows, pairs.shape[1])
-        yield pairs - hidden
+@dataclass(frozen=True)
+class Cells:
+    """Where a piece of the counts belongs: one batch entry and head, all row chunks, some key chunks."""
+
+    batch: int
+    head: int
+    key_chunks: slice
+
+    @property
+    def index(self) -> tuple[int, int, slice, slice]:
+        """The index of the piece in an array [batch, heads, row chunks, key chunks]."""
+        return self.batch, self.head, slice(None), self.key_chunks
 
 
-def spans_by_entry(mask: ColumnMask, rows: RowChunks, key_size: int) -> Iterator[SpanPairs]:
-    """Yield the pairs that each family of spans hides, for each batch entry and head in turn."""
-    pairs, key_chunk = _grid(mask, rows, key_size)
-    for entry in np.ndindex(mask.batch, mask.heads):
-        counted = [_count([(*spans, 1)], key_chunk, rows, pairs.shape[1]) for spans in _families(mask, entry)]
-        yield SpanPairs(pairs, *counted)
+def visible_pairs(mask: ColumnMask, rows: RowChunks, key_size: int) -> Iterator[tuple[Cells, NDArray[np.int64]]]:
+    """Yield the visible pairs, int64 [row chunks, key chunks], a piece small enough for the cache at a time."""
+    for cells, pairs, families in _pieces(mask, rows, key_size):
+        (lower, upper, both), key_chunks = families, pairs.shape[1]
+        yield cells, pairs - _count([(*lower, 1), (*upper, 1), (*both, -1)], rows, key_size, key_chunks)
+
+
+def pairs_by_span(mask: ColumnMask, rows: RowChunks, key_size: int) -> Iterator[tuple[Cells, SpanPairs]]:
+    """Yield the pairs that each family of spans hides, a piece small enough for the cache at a time."""
+    for cells, pairs, families in _pieces(mask, rows, key_size):
+        counted = [_count([(*spans, 1)], rows, key_size, pairs.shape[1]) for spans in families]
+        yield cells, SpanPairs(pairs, *counted)
 
 
 def num_key_chunks(mask: ColumnMask, key_size: int) -> int:
@@ -114,35 +126,36 @@ def num_key_chunks(mask: ColumnMask, key_size: int) -> int:
     return -(-mask.num_keys // key_size)
 
 
-def _grid(mask: ColumnMask, rows: RowChunks, key_size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the pairs of each cell and the key chunk of each key."""
-    key_bounds = np.append(np.arange(0, mask.num_keys, key_size, dtype=np.int64), mask.num_keys)
-    return np.multiply.outer(rows.lengths, np.diff(key_bounds)), np.arange(mask.num_keys, dtype=np.int64) // key_size
+def _pieces(
+    mask: ColumnMask, rows: RowChunks, key_size: int
+) -> Iterator[tuple[Cells, NDArray[np.int64], list[tuple[Ints, Ints]]]]:
+    """Yield cells, their pairs in all, and the lower spans, upper spans and intersections of their keys."""
+    at_once = max(1, _CELLS_AT_ONCE // (rows.num_chunks + 1))
+    for batch, head in np.ndindex(mask.batch, mask.heads):
+        for first in range(0, num_key_chunks(mask, key_size), at_once):
+            behind = min(first + at_once, num_key_chunks(mask, key_size))
+            keys = slice(first * key_size, min(behind * key_size, mask.num_keys))
+            bounds = np.append(np.arange(keys.start, keys.stop, key_size, dtype=np.int64), keys.stop)
+            lts, lte, uts, ute = (vector[batch, head, keys] for vector in mask.vectors)
+            families = [(lts, lte), (uts, ute), (np.maximum(lts, uts), np.minimum(lte, ute))]
+            yield Cells(batch, head, slice(first, behind)), np.multiply.outer(rows.lengths, np.diff(bounds)), families
 
 
-def _families(mask: ColumnMask, entry: tuple[int, ...]) -> list[tuple[Ints, Ints]]:
-    """Return one entry's lower spans, upper spans and their intersections (reversed where they do not meet)."""
-    lts, lte, uts, ute = (vector[entry] for vector in mask.vectors)
-    return [(lts, lte), (uts, ute), (np.maximum(lts, uts), np.minimum(lte, ute))]
-
-
-def _count(
-    families: Sequence[SignedSpans], key_chunk: NDArray[np.int64], rows: RowChunks, key_chunks: int
-) -> NDArray[np.int64]:
+def _count(families: Sequence[SignedSpans], rows: RowChunks, key_size: int, key_chunks: int) -> NDArray[np.int64]:
     """Sum the signed rows of each row chunk in all spans, by key chunk: int64 [row chunks, key chunks]."""
-    bins, signs, to_ends = [], [], []
-    for start, end, sign in families:
-        hides = np.flatnonzero(start < end)
-        for boundary, sign_here in ((start[hides], sign), (end[hides], -sign)):
-            chunk, to_end = rows.place(boundary)
-            bins.append(chunk * np.int64(key_chunks) + key_chunk[hides])
-            signs.append(np.full(len(hides), sign_here, dtype=np.int8))
-            to_ends.append(sign_here * to_end)
     shape = (rows.num_chunks + 1, key_chunks)
-    index, boundaries = np.concatenate(bins), np.concatenate(signs)
-    opened = _sum_by_bin(index, boundaries, shape)
-    counted = _sum_by_bin(index, np.concatenate(to_ends), shape)[:-1]
-    np.cumsum(opened, axis=0, out=opened)
+    bins, signs, rows_left = [], [], []
+    for start, end, sign in families:
+        key = np.flatnonzero(start < end)
+        key_chunk = key // key_size
+        for boundary, sign_here in ((start[key], sign), (end[key], -sign)):
+            chunk, to_end = rows.place(boundary)
+            bins.append(chunk * np.int64(key_chunks) + key_chunk)
+            signs.append(np.full(len(key), sign_here, dtype=np.int8))
+            rows_left.append(sign_here * to_end)
+    index = np.concatenate(bins)
+    opened = np.cumsum(_sum_by_bin(index, np.concatenate(signs), shape), axis=0)
+    counted = _sum_by_bin(index, np.concatenate(rows_left), shape)[:-1]
     counted[1:] += opened[:-2] * rows.lengths[1:, None]
     return counted
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fm3_core.check import require_int
-from fm3_core.counts import RowChunks, num_key_chunks, visible_by_entry
+from fm3_core.counts import RowChunks, num_key_chunks, visible_pairs
 from fm3_core.extrema import BlockExtrema
 from fm3_core.mask import ColumnMask
 from fm3_core.span import Ints
@@ -29,9 +29,8 @@ def visible_pairs_by_chunk(
     key_size = size if key_chunk_size is None else require_int("key_chunk_size", key_chunk_size, minimum=1)
     rows = RowChunks.equal(mask.num_rows, size)
     visible = np.empty((mask.batch, mask.heads, rows.num_chunks, num_key_chunks(mask, key_size)), dtype=np.int64)
-    entries = np.ndindex(mask.batch, mask.heads)
-    for entry, counted in zip(entries, visible_by_entry(mask, rows, key_size), strict=True):
-        visible[entry] = counted
+    for cells, counted in visible_pairs(mask, rows, key_size):
+        visible[cells.index] = counted
     return visible
 
 
@@ -46,10 +45,9 @@ def visible_pairs_by_row_range(mask: ColumnMask, bounds: ArrayLike) -> NDArray[n
         int64 [batch, heads, ranges].
     """
     rows = RowChunks.between("bounds", bounds, mask.num_rows)
-    visible = np.empty((mask.batch, mask.heads, rows.num_chunks), dtype=np.int64)
-    entries = np.ndindex(mask.batch, mask.heads)
-    for entry, counted in zip(entries, visible_by_entry(mask, rows, max(mask.num_keys, 1)), strict=True):
-        visible[entry] = counted.sum(axis=1)
+    visible = np.zeros((mask.batch, mask.heads, rows.num_chunks), dtype=np.int64)
+    for cells, counted in visible_pairs(mask, rows, max(mask.num_keys, 1)):
+        visible[cells.batch, cells.head] = counted.sum(axis=1)
     return visible
 
 
@@ -65,8 +63,8 @@ def needs(mask: ColumnMask, *, chunk_size: int) -> NDArray[np.bool_]:
     """
     rows = RowChunks.equal(mask.num_rows, require_int("chunk_size", chunk_size, minimum=1))
     needed = np.zeros((rows.num_chunks, num_key_chunks(mask, rows.size)), dtype=np.bool_)
-    for counted in visible_by_entry(mask, rows, rows.size):
-        needed |= counted > 0
+    for cells, counted in visible_pairs(mask, rows, rows.size):
+        needed[:, cells.key_chunks] |= counted > 0
     return needed
 
 
