@@ -1,7 +1,7 @@
 """Times of planning: the problem from a 1M-token mask, and each planner at several sizes.
 
-Run: python benchmarks/bench_planner.py [--json FILE]. Prints the best of several repeats in milliseconds and as a
-ratio to a yardstick of the same run (sorting 1M integers with numpy), so that machines can be compared.
+Run: python benchmarks/bench_planner.py [--json FILE]. Prints the best of several repeats in milliseconds and
+as a ratio to a yardstick of the same run (sorting 1M integers with numpy), so that machines can be compared.
 """
 
 from __future__ import annotations

@@ -160,21 +160,21 @@ def test_costs_that_overflow_int64_are_refused():
 
 
 def test_several_masks_sum_weights_by_layers_and_need_what_any_needs():
-    window, full = patterns.sliding_window(32, 3), patterns.causal(32)
+    window, wide = patterns.sliding_window(32, 3), patterns.document([16, 16])
     arguments = {"chunk_size": 4, "num_ranks": 4, "query_heads": 2}
     dear = CostWeights(full_forward=7)
     one, other = (
         PlanProblem.from_mask(window, **arguments),
-        PlanProblem.from_mask(full, cost=dear, **arguments),
+        PlanProblem.from_mask(wide, cost=dear, **arguments),
     )
-    both = PlanProblem.from_masks([(window, 3, CostWeights()), (full, 1, dear)], **arguments)
+    both = PlanProblem.from_masks([(window, 3, CostWeights()), (wide, 1, dear)], **arguments)
     assert both.weights.tolist() == (3 * one.weights + other.weights).tolist()
     assert np.array_equal(both.needs, one.needs | other.needs)
     assert both.chunk_bytes.tolist() == one.chunk_bytes.tolist()
     result = plan(both)
     check_plan(both, result)
     assert result.was_made_for(window)
-    assert result.was_made_for(full)
+    assert result.was_made_for(wide)
     assert not result.was_made_for(patterns.causal(36))
 
 
