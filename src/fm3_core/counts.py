@@ -1,8 +1,8 @@
 """Exact counts of hidden and visible pairs by row chunk and key chunk, by difference arrays.
 
-No function here looks at a (row, key) pair. The rows of a chunk that a span hides are a piecewise linear function of
-the chunk's boundaries, so its second difference is nothing but the span's start (+1) and its end (-1): these are
-scattered into bins of (row chunk, key chunk) and summed up from the top.
+No function here looks at a (row, key) pair. The rows of a chunk that a span hides are a piecewise linear
+function of the chunk's boundaries, so its second difference is nothing but the span's start (+1) and its end
+(-1): these are scattered into bins of (row chunk, key chunk) and summed up from the top.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fm3_core.check import require_ints
 from fm3_core.errors import MaskError
 from fm3_core.mask import ColumnMask
 from fm3_core.span import Ints
 
 SignedSpans: TypeAlias = tuple[Ints, Ints, int]
-"""Starts [keys], ends [keys] (reversed spans count as empty), and the sign that their rows are counted with."""
+"""Starts [keys], ends [keys] (reversed spans count as empty), and the sign that rows count with."""
 
 _CELLS_AT_ONCE = 1 << 17
 _EXACT_FLOATS = 2**53
@@ -45,19 +46,18 @@ class RowChunks:
 
     @classmethod
     def between(cls, name: str, bounds: ArrayLike, num_rows: int) -> RowChunks:
-        """Check bounds that a caller knows as `name`: integers in 0..num_rows, at least one, not descending."""
-        array = np.asarray(bounds)
-        if array.ndim != 1 or len(array) == 0 or not np.issubdtype(array.dtype, np.integer):
-            raise MaskError(f"{name} must be integers [ranges + 1], got {array.dtype} {array.shape}")
-        before = np.concatenate([array[:1], array[:-1]])
-        wrong = np.flatnonzero((array < 0) | (array > num_rows) | (array < before))
+        """Check bounds that a caller knows as `name`: one or more of 0..num_rows, not descending."""
+        checked = require_ints(name, bounds, maximum=num_rows)
+        if not len(checked):
+            raise MaskError(f"{name} must hold at least one row number, got none")
+        wrong = np.flatnonzero(np.diff(checked) < 0) + 1
         if wrong.size:
             i = wrong[0]
             raise MaskError(
-                f"{name}[{i}] = {array[i]} must be in 0..{num_rows} and not below the bound before it, {before[i]} "
-                f"({wrong.size} of {len(array)} are wrong)"
+                f"{name}[{i}] = {checked[i]} must not be below the bound before it, {checked[i - 1]} "
+                f"({wrong.size} of {len(checked)} are wrong)"
             )
-        return cls(array.astype(np.int64))
+        return cls(checked)
 
     @property
     def num_chunks(self) -> int:
@@ -107,15 +107,17 @@ class Cells:
         return self.batch, self.head, slice(None), self.key_chunks
 
 
-def visible_pairs(mask: ColumnMask, rows: RowChunks, key_size: int) -> Iterator[tuple[Cells, NDArray[np.int64]]]:
-    """Yield the visible pairs, int64 [row chunks, key chunks], a piece small enough for the cache at a time."""
+def visible_pairs(
+    mask: ColumnMask, rows: RowChunks, key_size: int
+) -> Iterator[tuple[Cells, NDArray[np.int64]]]:
+    """Yield the visible pairs, int64 [row chunks, key chunks], in pieces that fit the cache."""
     for cells, pairs, families in _pieces(mask, rows, key_size):
         (lower, upper, both), key_chunks = families, pairs.shape[1]
         yield cells, pairs - _count([(*lower, 1), (*upper, 1), (*both, -1)], rows, key_size, key_chunks)
 
 
 def pairs_by_span(mask: ColumnMask, rows: RowChunks, key_size: int) -> Iterator[tuple[Cells, SpanPairs]]:
-    """Yield the pairs that each family of spans hides, a piece small enough for the cache at a time."""
+    """Yield the pairs that each family of spans hides, in pieces that fit the cache."""
     for cells, pairs, families in _pieces(mask, rows, key_size):
         counted = [_count([(*spans, 1)], rows, key_size, pairs.shape[1]) for spans in families]
         yield cells, SpanPairs(pairs, *counted)
@@ -138,10 +140,16 @@ def _pieces(
             bounds = np.append(np.arange(keys.start, keys.stop, key_size, dtype=np.int64), keys.stop)
             lts, lte, uts, ute = (vector[batch, head, keys] for vector in mask.vectors)
             families = [(lts, lte), (uts, ute), (np.maximum(lts, uts), np.minimum(lte, ute))]
-            yield Cells(batch, head, slice(first, behind)), np.multiply.outer(rows.lengths, np.diff(bounds)), families
+            yield (
+                Cells(batch, head, slice(first, behind)),
+                np.multiply.outer(rows.lengths, np.diff(bounds)),
+                families,
+            )
 
 
-def _count(families: Sequence[SignedSpans], rows: RowChunks, key_size: int, key_chunks: int) -> NDArray[np.int64]:
+def _count(
+    families: Sequence[SignedSpans], rows: RowChunks, key_size: int, key_chunks: int
+) -> NDArray[np.int64]:
     """Sum the signed rows of each row chunk in all spans, by key chunk: int64 [row chunks, key chunks]."""
     shape = (rows.num_chunks + 1, key_chunks)
     bins, signs, rows_left = [], [], []

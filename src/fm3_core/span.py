@@ -1,7 +1,7 @@
 """Half-open spans of hidden rows, many columns at a time.
 
-A family of spans is a pair of arrays `starts`, `ends` of shape [spans, ...]: span s of a column hides the rows
-`starts[s] <= row < ends[s]`; start == end hides nothing.
+A family of spans is a pair of arrays `starts`, `ends` of shape [spans, ...]: span s of a column hides the
+rows `starts[s] <= row < ends[s]`; start == end hides nothing.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def union(starts: list[Ints], ends: list[Ints], num_rows: int) -> tuple[Ints, In
 def canonical_vectors(starts: Ints, ends: Ints, num_rows: int) -> Vectors:
     """Write at most two disjoint ascending spans a column as the one canonical (lts, lte, uts, ute), int32.
 
-    Two spans: the first is the upper one. One span: the upper slot if it starts at row 0, else the lower slot.
-    An empty upper span is [0, 0), an empty lower one [num_rows, num_rows).
+    Two spans: the first is the upper one. One span: the upper slot if it starts at row 0, else the lower
+    slot. An empty upper span is [0, 0), an empty lower one [num_rows, num_rows).
 
     Args:
         starts: [spans >= 2, ...] as `union` returns them, absent from the third on.

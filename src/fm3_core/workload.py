@@ -28,7 +28,9 @@ def visible_pairs_by_chunk(
     size = require_int("chunk_size", chunk_size, minimum=1)
     key_size = size if key_chunk_size is None else require_int("key_chunk_size", key_chunk_size, minimum=1)
     rows = RowChunks.equal(mask.num_rows, size)
-    visible = np.empty((mask.batch, mask.heads, rows.num_chunks, num_key_chunks(mask, key_size)), dtype=np.int64)
+    visible = np.empty(
+        (mask.batch, mask.heads, rows.num_chunks, num_key_chunks(mask, key_size)), dtype=np.int64
+    )
     for cells, counted in visible_pairs(mask, rows, key_size):
         visible[cells.index] = counted
     return visible
@@ -52,7 +54,7 @@ def visible_pairs_by_row_range(mask: ColumnMask, bounds: ArrayLike) -> NDArray[n
 
 
 def needs(mask: ColumnMask, *, chunk_size: int) -> NDArray[np.bool_]:
-    """Say which key chunks each row chunk needs: some row of it sees some key there, in any batch entry or head.
+    """Say which key chunks each row chunk needs: a row of it sees a key there, in any batch entry or head.
 
     Args:
         mask: any mask.
@@ -73,17 +75,18 @@ def block_counts(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Count the key blocks that each block of rows visits, as the extrema rule classifies them.
 
-    The row blocks that the spans of a key block empty, and those that they touch, are ranges of row blocks; their
-    unions are counted by inclusion and exclusion: O(keys + blocks), without a block map.
+    The row blocks that the spans of a key block empty, and those that they touch, are ranges of row blocks;
+    their unions are counted by inclusion and exclusion: O(keys + blocks), without a block map.
 
     Args:
         mask: any mask.
-        row_bounds: row numbers, integers [row blocks + 1] in 0..num_rows, not descending; block i has the rows
-            [row_bounds[i], row_bounds[i + 1]), and one without rows visits nothing.
+        row_bounds: row numbers, integers [row blocks + 1] in 0..num_rows, not descending; block i has the
+            rows [row_bounds[i], row_bounds[i + 1]), and one without rows visits nothing.
         block_keys: key columns of a block; the last may have fewer.
 
     Returns:
-        (full, partial): int64 [batch, heads, row blocks], the numbers that `BlockMap` with method "extrema" shows.
+        (full, partial): int64 [batch, heads, row blocks], the numbers that `BlockMap` with method "extrema"
+        shows.
     """
     rows = RowChunks.between("row_bounds", row_bounds, mask.num_rows)
     extrema = BlockExtrema.from_mask(mask, block_keys)
@@ -115,7 +118,7 @@ def _blocks_touched(starts: Ints, ends: Ints, first_row: Ints, end_row: Ints) ->
 
 
 def _count_in_union(one: tuple[Ints, Ints], other: tuple[Ints, Ints], num_blocks: int) -> NDArray[np.int64]:
-    """Count for each row block the key blocks that have it in either range: int64 [batch, heads, row blocks]."""
+    """Count for each row block the key blocks with it in either range, int64 [batch, heads, row blocks]."""
     both_first = np.maximum(one[0], other[0])
     both = both_first, np.maximum(both_first, np.minimum(one[1], other[1]))
     return _count_in(one, num_blocks) + _count_in(other, num_blocks) - _count_in(both, num_blocks)
