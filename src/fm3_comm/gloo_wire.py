@@ -31,7 +31,7 @@ _NOTICE_TAG = _FIRST_TAG - 2
 _CLOSING_TAG = _FIRST_TAG - 1
 
 _NOTICE_BYTES = 1024
-_NOTICE_TIMEOUT = timedelta(seconds=2)
+_NOTICE_TIMEOUT = timedelta(seconds=1)
 _AT_ONCE = timedelta(milliseconds=1)
 _CLOSED = ("closed by peer", "reset by peer", "Broken pipe", "pair closure")
 

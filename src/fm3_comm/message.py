@@ -24,23 +24,23 @@ class Head:
 
     Args:
         operation: "gather", "reduce", "share text", "share bytes" or "barrier".
+        exchange: digest of the exchange, 0 where there is none.
         batch: B.
         num_tokens: tokens in this message; bytes of a shared text.
         heads: G.
         key_dim: D of keys.
         value_dim: D of values.
         dtype: of the body.
-        exchange: digest of the exchange, 0 where there is none.
     """
 
     operation: str
+    exchange: int
     batch: int
     num_tokens: int
     heads: int
     key_dim: int
     value_dim: int
     dtype: torch.dtype
-    exchange: int
 
     @property
     def num_elements(self) -> int:
@@ -49,27 +49,22 @@ class Head:
 
     def encode(self) -> Tensor:
         """Return the head as int64 [8]."""
-        numbers = [getattr(self, field.name) for field in fields(self)]
-        numbers[0], numbers[6] = _OPERATIONS.index(self.operation), _DTYPES.index(self.dtype)
-        return torch.tensor(numbers, dtype=torch.int64)
+        numbers = {
+            **vars(self),
+            "operation": _OPERATIONS.index(self.operation),
+            "dtype": _DTYPES.index(self.dtype),
+        }
+        return torch.tensor([numbers[field.name] for field in fields(self)], dtype=torch.int64)
 
     @classmethod
     def decode(cls, encoded: Tensor) -> Head:
         """Return the head that `encode` wrote."""
-        numbers = [int(number) for number in encoded.tolist()]
-        return cls(
-            operation=_OPERATIONS[numbers[0]],
-            batch=numbers[1],
-            num_tokens=numbers[2],
-            heads=numbers[3],
-            key_dim=numbers[4],
-            value_dim=numbers[5],
-            dtype=_DTYPES[numbers[6]],
-            exchange=numbers[7],
-        )
+        numbers = dict(zip((field.name for field in fields(cls)), encoded.tolist(), strict=True))
+        operation, dtype = _OPERATIONS[numbers["operation"]], _DTYPES[numbers["dtype"]]
+        return cls(**{**numbers, "operation": operation, "dtype": dtype})
 
     def difference(self, expected: Head) -> str | None:
-        """Say what differs from `expected`, or None; a shared text may have any length."""
+        """Say what differs first from `expected`, or None; a shared text may have any length."""
         for field in fields(self):
             mine, other = getattr(self, field.name), getattr(expected, field.name)
             any_length = field.name == "num_tokens" and self.operation.startswith("share")

@@ -239,9 +239,9 @@ class Assembly:
         self, arrive: Callable[[], Mapping[int, Message]], assemble: Callable[[Mapping[int, Message]], Pair]
     ) -> None:
         """Hold both until `wait`."""
-        self._todo: tuple[
-            Callable[[], Mapping[int, Message]], Callable[[Mapping[int, Message]], Pair]
-        ] | None = (arrive, assemble)
+        self._todo: (
+            tuple[Callable[[], Mapping[int, Message]], Callable[[Mapping[int, Message]], Pair]] | None
+        ) = (arrive, assemble)
         self._result: Pair | None = None
         self._error: Exception | None = None
         self._lock = threading.Lock()

@@ -67,9 +67,7 @@ class TorchDist(PointToPointBackend):
         return arrived.result
 
 
-def run(
-    num_ranks: int, fn: Callable[[ExchangeBackend], R], *, timeout_seconds: float = 300.0
-) -> list[R]:
+def run(num_ranks: int, fn: Callable[[ExchangeBackend], R], *, timeout_seconds: float = 300.0) -> list[R]:
     """Run `fn(handle)` for P ranks as threads of this process that talk through gloo; results by rank.
 
     Args:
@@ -154,7 +152,9 @@ def _gloo_group(group: Any) -> Any:
     if "cpu:gloo" not in config:
         raise UnsupportedError(
             "backend 'torch_dist'",
-            [f"it needs gloo for CPU tensors, this group has {config!r}; "
-             "make one with torch.distributed.new_group(backend='gloo')"],
+            [
+                f"it needs gloo for CPU tensors, this group has {config!r}; "
+                "make one with torch.distributed.new_group(backend='gloo')"
+            ],
         )
     return group
