@@ -62,7 +62,7 @@ class _World:
 
 
 class Loopback(PointToPointBackend):
-    """One rank of `run`; made by `run` and `solo`."""
+    """One rank of `run`; made by `run` and `solo`. On a GPU all ranks must work on one stream."""
 
     def __init__(self, world: _World, rank: int) -> None:
         """Join the world as `rank`."""
