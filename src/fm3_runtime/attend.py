@@ -169,18 +169,37 @@ def run_rank(emit: Callable[[Any], None], documents: PackedDocuments, options: A
     return RunOutput(plan=step.result, ranks=tuple(RankFigures(**json.loads(text)) for text in shared), tensors=tensors)
 
 
-def measure_errors(
-    documents: PackedDocuments,
-    options: AttendOptions,
-    results: dict[str, torch.Tensor],
-    advance: Callable[[str], None] = lambda phase: None,
-) -> ErrorFigures:
-    """Compare the ranks' results with one rank in float64, and that on sampled rows with the dense definition.
+@dataclass(frozen=True, kw_only=True)
+class Yardstick:
+    """What one rank computes, for results of several to be compared with.
+
+    Args:
+        exact: out, dq, dk, dv in float64, [1, tokens, heads, head_dim].
+        plain: likewise in the dtype that the ranks ran in.
+        oracle_rows: error of the float64 out on sampled rows against the dense definition.
+    """
+
+    exact: dict[str, torch.Tensor]
+    plain: dict[str, torch.Tensor]
+    oracle_rows: float
+
+    def errors_of(self, results: dict[str, torch.Tensor]) -> ErrorFigures:
+        """Return the errors of the ranks' out, dq, dk and dv."""
+        return ErrorFigures(
+            ranks={name: _relative_error(results[name], self.exact[name]) for name in RESULTS},
+            one_rank={name: _relative_error(self.plain[name], self.exact[name]) for name in RESULTS},
+            oracle_rows=self.oracle_rows,
+        )
+
+
+def make_yardstick(
+    documents: PackedDocuments, options: AttendOptions, advance: Callable[[str], None] = lambda phase: None
+) -> Yardstick:
+    """Compute on one rank in float64 and in the ranks' dtype, and check float64 against the dense definition.
 
     Args:
         documents: the sequence.
-        options: what was run.
-        results: out, dq, dk, dv of the ranks, [1, tokens, heads, head_dim].
+        options: what the ranks run.
         advance: told the phase that begins.
     """
     mask = named_mask(options.mask, documents.lengths)
@@ -194,11 +213,7 @@ def measure_errors(
     sampled = localize(mask, rows, np.ones_like(rows))
     q, k, v = (x.double() for x in inputs)
     oracle, _ = fm3_kernels.attention_forward(q[:, rows], k, v, sampled, engine="reference")
-    return ErrorFigures(
-        ranks={name: _relative_error(results[name], exact[name]) for name in RESULTS},
-        one_rank={name: _relative_error(plain[name], exact[name]) for name in RESULTS},
-        oracle_rows=_relative_error(exact["out"][:, rows], oracle),
-    )
+    return Yardstick(exact=exact, plain=plain, oracle_rows=_relative_error(exact["out"][:, rows], oracle))
 
 
 def embed(

@@ -17,7 +17,7 @@ from fm3_runtime.attend import (
     AttendOptions,
     ErrorFigures,
     RunOutput,
-    measure_errors,
+    make_yardstick,
     run_rank,
 )
 from fm3_runtime.cli.options import (
@@ -92,7 +92,7 @@ def attend(
         output = _run(packed, options, ranks, advance)
         if output is None:
             return
-        errors = measure_errors(packed, options, output.tensors, advance) if check else None
+        errors = make_yardstick(packed, options, advance).errors_of(output.tensors) if check else None
     if as_json:
         print_json(_as_json(packed, options, output, errors))
     else:
