@@ -42,7 +42,7 @@ class DeviceMask:
     lte: Tensor
     uts: Tensor
     ute: Tensor
-    num_rows: int
+    num_rows: int = field(kw_only=True)
     _extrema: dict[int, BlockExtrema] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class DeviceMask:
     def from_mask(cls, mask: ColumnMask, device: torch.device | str = "cpu") -> DeviceMask:
         """Copy a host mask's vectors to `device`."""
         lts, lte, uts, ute = (torch.tensor(getattr(mask, name), device=device) for name in _VECTORS)
-        return cls(lts, lte, uts, ute, mask.num_rows)
+        return cls(lts, lte, uts, ute, num_rows=mask.num_rows)
 
     @classmethod
     def from_startend_row_indices(
@@ -96,7 +96,7 @@ class DeviceMask:
             _validate_span("upper", uts, ute, num_rows)
         lts, lte = _clamp_span(lts, lte, num_rows)
         uts, ute = _clamp_span(uts, ute, num_rows)
-        return cls(lts, lte, uts, ute, num_rows)
+        return cls(lts, lte, uts, ute, num_rows=num_rows)
 
     @property
     def batch(self) -> int:
@@ -178,9 +178,12 @@ def _validate_span(name: str, start: Tensor, end: Tensor, num_rows: int) -> None
     if len(where) == 0:
         return
     batch, head, column = where[0].tolist()
+    named = (
+        f"batch {batch}, head {head}, column {column}" if wrong.shape[:2] != (1, 1) else f"column {column}"
+    )
     first, last = int(start[batch, head, column]), int(end[batch, head, column])
     raise MaskError(
-        f"column {column} (batch {batch}, head {head}): {name} span [{first}, {last}) must satisfy "
+        f"{named}: {name} span [{first}, {last}) must satisfy "
         f"0 <= start <= end <= num_rows={num_rows} ({len(where)} of {wrong.numel()} columns are wrong)"
     )
 

@@ -1,8 +1,8 @@
 """Block-sparse attention in torch: any torch device, any floating dtype, memory linear in rows and keys.
 
 A row block and a run of adjacent visible key blocks meet in one matrix product; EMPTY blocks are never
-visited, and only the cuts of a run are masked. Forward is the online softmax in base 2; backward recomputes
-the probabilities from the log-sum-exp. Sums run in a fixed order, so that a result is the same bits every
+visited, and only the cuts of a run are masked. Forward is the online softmax; backward recomputes the
+probabilities from the log-sum-exp. Sums run in a fixed order, so that a result is the same bits every
 time.
 
 Shape legend: N stacked products (batch entries x kv heads), M stacked rows (query heads of one kv head x
@@ -31,8 +31,6 @@ from fm3_kernels.stacking import (
     store_rows,
     store_statistic,
 )
-
-_LN_2 = math.log(2.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,14 +84,14 @@ class TiledEngine:
                     pairs.forbid(p_NMT)
                 new_peak_NM1 = torch.maximum(peak_NM1, p_NMT.amax(-1, keepdim=True))
                 base_NM1 = torch.where(new_peak_NM1 == -math.inf, 0.0, new_peak_NM1)
-                p_NMT.sub_(base_NM1).exp2_()
-                decay_NM1 = torch.exp2(peak_NM1 - base_NM1)
+                p_NMT.sub_(base_NM1).exp_()
+                decay_NM1 = torch.exp(peak_NM1 - base_NM1)
                 sum_NM1.mul_(decay_NM1).add_(p_NMT.sum(-1, keepdim=True))
                 out_NME.mul_(decay_NM1).baddbmm_(p_NMT, v_NTE)
                 peak_NM1 = new_peak_NM1
             seen_NM1 = sum_NM1 > 0
             store_rows(out, share, rows, out_NME.div_(torch.where(seen_NM1, sum_NM1, 1.0)))
-            store_statistic(lse, share, rows, (peak_NM1 + sum_NM1.log2()) * _LN_2)
+            store_statistic(lse, share, rows, peak_NM1 + sum_NM1.log())
         return out, lse
 
     def backward(
@@ -125,13 +123,13 @@ class TiledEngine:
             delta_NM1 = (do_NME * stack_rows(out, share, rows, dtype)).sum(-1, keepdim=True)
             if dlse is not None:
                 delta_NM1 -= stack_statistic(dlse, share, rows).masked_fill(empty_NM1, 0.0)
-            base_NM1 = lse_NM1.masked_fill(empty_NM1, 0.0) / _LN_2
+            base_NM1 = lse_NM1.masked_fill(empty_NM1, 0.0)
             dq_NMD = torch.zeros_like(q_NMD)
             for run in runs:
                 keys = slice(run.start, run.end)
                 k_NTD, v_NTE = stack_keys(k, share, keys, dtype), stack_keys(v, share, keys, dtype)
                 hidden = hidden_pairs(mask, share, rows, run)
-                p_NMT = _scores(q_NMD, k_NTD, softmax_scale, p_scratch).sub_(base_NM1).exp2_()
+                p_NMT = _scores(q_NMD, k_NTD, softmax_scale, p_scratch).sub_(base_NM1).exp_()
                 for pairs in hidden:
                     pairs.clear(p_NMT)
                 add_keys(dv, share, keys, torch.bmm(p_NMT.mT, do_NME))
@@ -186,5 +184,5 @@ class _Scratch:
 
 
 def _scores(q_NMD: Tensor, k_NTD: Tensor, softmax_scale: float, scratch: _Scratch) -> Tensor:
-    """Return the scaled scores in base 2, [N, M, T]."""
-    return scratch.product(q_NMD * (softmax_scale / _LN_2), k_NTD.mT)
+    """Return the scaled scores [N, M, T]."""
+    return scratch.product(q_NMD * softmax_scale, k_NTD.mT)
