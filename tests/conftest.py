@@ -1,4 +1,4 @@
-"""Settings of the whole suite: hypothesis draws the same examples every time and prints how to repeat a failure."""
+"""Settings of the whole suite: hypothesis draws the same examples every time, and says how to repeat one."""
 
 from __future__ import annotations
 
