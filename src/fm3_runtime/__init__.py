@@ -1,7 +1,7 @@
 """Attention over the ranks that share a sequence: a planner and a backend wired into one autograd op.
 
-`ContextParallel.plan(mask)` makes a `Step` once a batch; every layer calls `attention(q, k, v, step)`. The same call
-with a mask instead of a step runs on one device. The `fm3` command lives here too.
+`ContextParallel.plan(mask)` makes a `Step` once a batch; every layer calls `attention(q, k, v, step)`. The
+same call with a mask instead of a step runs on one device. The `fm3` command lives here too.
 """
 
 from fm3_runtime.attention import attention

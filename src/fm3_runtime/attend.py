@@ -23,7 +23,12 @@ from fm3_runtime.named_masks import named_mask
 from fm3_runtime.packing import PackedDocuments
 from fm3_runtime.step import Step
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
 ORACLE_ROWS = 64
 ALLOWED_RATIO = 2.0
 """The ranks' error may be twice that of one rank in the same dtype."""
@@ -81,7 +86,8 @@ class RankFigures:
         tokens: tokens that it owns.
         gathered_tokens: keys that its rows see.
         load: its share of the plan's compute cost.
-        sent_bytes: keys, values and partial gradients that it sent, forward and backward, as counted on their way.
+        sent_bytes: keys, values and partial gradients that it sent, forward and backward, as counted on their
+            way.
         pruned_bytes: what it would have sent besides, had every rank gathered every key.
         forward_seconds: wall clock of the forward pass, exchange included.
         backward_seconds: likewise backward.
@@ -128,12 +134,14 @@ class ErrorFigures:
 
     @property
     def within_bounds(self) -> bool:
-        """Whether every error of the ranks is at most twice that of one rank, and the float64 yardstick holds."""
+        """Whether the ranks' errors are at most twice those of one rank, and float64 meets the definition."""
         ratios = all(self.ranks[name] <= ALLOWED_RATIO * self.one_rank[name] for name in RESULTS)
         return ratios and self.oracle_rows < 1e-12
 
 
-def run_rank(emit: Callable[[Any], None], documents: PackedDocuments, options: AttendOptions) -> RunOutput | None:
+def run_rank(
+    emit: Callable[[Any], None], documents: PackedDocuments, options: AttendOptions
+) -> RunOutput | None:
     """Run this rank's share; rank 0 returns everybody's results, the others None. All ranks must call it."""
     mask = named_mask(options.mask, documents.lengths)
     cp = ContextParallel(
@@ -150,8 +158,8 @@ def run_rank(emit: Callable[[Any], None], documents: PackedDocuments, options: A
     step.backend.barrier()
     emit("forward")
     started = time.perf_counter()
-    out = attention(*inputs, step)
-    assert isinstance(out, torch.Tensor)
+    q, k, v = inputs
+    out = attention(q, k, v, step)
     forward_seconds = time.perf_counter() - started
     step.backend.barrier()
     emit("backward")
@@ -166,7 +174,9 @@ def run_rank(emit: Callable[[Any], None], documents: PackedDocuments, options: A
     cp.close()
     if step.rank != 0:
         return None
-    return RunOutput(plan=step.result, ranks=tuple(RankFigures(**json.loads(text)) for text in shared), tensors=tensors)
+    return RunOutput(
+        plan=step.result, ranks=tuple(RankFigures(**json.loads(text)) for text in shared), tensors=tensors
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,8 +231,8 @@ def embed(
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
     """Return ([q, k, v], dout) of the tokens at `positions`, each [1, positions, heads, head_dim].
 
-    Every byte has a normal random row in a table a tensor; q and k are turned by their position as in rotary embeddings
-    (https://arxiv.org/abs/2104.09864), so that equal bytes at two places differ.
+    Every byte has a normal random row in a table a tensor; q and k are turned by their position as in rotary
+    embeddings (https://arxiv.org/abs/2104.09864), so that equal bytes at two places differ.
     """
     generator = torch.Generator().manual_seed(options.seed)
     dtype, byte = DTYPES[options.dtype], torch.from_numpy(tokens[positions].astype(np.int64))
@@ -261,7 +271,7 @@ def _relative_error(result: torch.Tensor, exact: torch.Tensor) -> float:
 def _figures(
     step: Step, inputs: list[torch.Tensor], forward_seconds: float, backward_seconds: float
 ) -> RankFigures:
-    """Return this rank's figures; every other rank's tokens gathered twice and reduced once is what pruning saves on."""
+    """Return this rank's figures; unpruned, all other tokens would be gathered twice and reduced once."""
     own, others = step.num_local_tokens, step.partition.num_tokens - step.num_local_tokens
     _, k, v = inputs
     token_elements = k.shape[2] * (k.shape[3] + v.shape[3])

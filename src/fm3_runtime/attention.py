@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal, overload
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -11,6 +12,34 @@ import fm3_kernels
 from fm3_core import ColumnMask, UnsupportedError
 from fm3_kernels import DeviceMask
 from fm3_runtime.step import Step
+
+
+@overload
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    where: Step | ColumnMask | DeviceMask,
+    *,
+    softmax_scale: float | None = None,
+    deterministic: bool = False,
+    return_lse: Literal[False] = False,
+    engine: str = "auto",
+) -> torch.Tensor: ...
+
+
+@overload
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    where: Step | ColumnMask | DeviceMask,
+    *,
+    softmax_scale: float | None = None,
+    deterministic: bool = False,
+    return_lse: Literal[True],
+    engine: str = "auto",
+) -> tuple[torch.Tensor, torch.Tensor]: ...
 
 
 def attention(
@@ -33,26 +62,29 @@ def attention(
         where: a step of `ContextParallel.plan`, which every rank must call with; or a mask, for one device.
         softmax_scale: factor of the scores, 1 / sqrt(D) by default.
         deterministic: ask for bitwise repeatable gradients.
-        return_lse: also return the log of each row's sum of exponentials, float32 [B, Hq, S] (float64 for float64).
+        return_lse: also return the log of each row's sum of exponentials, float32 [B, Hq, S] (float64 for
+            float64).
         engine: "auto" or an engine's name, see `fm3_kernels.engines`.
 
     Raises:
         UnsupportedError: shapes, dtypes, devices or the engine do not fit; it gives every reason.
     """
     if not isinstance(where, Step):
-        return fm3_kernels.attention(
+        pair = fm3_kernels.attention(
             q, k, v, where,
-            softmax_scale=softmax_scale, deterministic=deterministic, return_lse=return_lse, engine=engine,
+            softmax_scale=softmax_scale, deterministic=deterministic, return_lse=True, engine=engine,
         )  # fmt: skip
+        return pair if return_lse else pair[0]
     reasons = _why_not(q, k, v, where, softmax_scale, deterministic, engine)
     if reasons:
         raise UnsupportedError(f"attention on rank {where.rank} of {where.num_ranks}", reasons)
-    out, lse = _StepAttention.apply(q, k, v, where, softmax_scale, deterministic, engine)
+    apply: Callable[..., tuple[torch.Tensor, torch.Tensor]] = _StepAttention.apply
+    out, lse = apply(q, k, v, where, softmax_scale, deterministic, engine)
     return (out, lse) if return_lse else out
 
 
 class _StepAttention(torch.autograd.Function):
-    """Gather keys and values, attend; backward gathers them again, so that a live step keeps local tensors only."""
+    """Gather, attend; backward gathers again, so that a live step keeps local tensors only."""
 
     @staticmethod
     def forward(
@@ -71,7 +103,12 @@ class _StepAttention(torch.autograd.Function):
             q, all_k, all_v, mask, softmax_scale=softmax_scale, engine=engine
         )
         ctx.save_for_backward(q, k, v, out, lse)
-        ctx.step, ctx.softmax_scale, ctx.deterministic, ctx.engine = step, softmax_scale, deterministic, engine
+        ctx.step, ctx.softmax_scale, ctx.deterministic, ctx.engine = (
+            step,
+            softmax_scale,
+            deterministic,
+            engine,
+        )
         ctx.set_materialize_grads(False)
         return out, lse
 
@@ -103,11 +140,11 @@ def _why_not(
     deterministic: bool,
     engine: str,
 ) -> list[str]:
-    """Return what is wrong before anything is sent: ranks that are right would wait for one that stops later."""
+    """Return what is wrong before anything is sent: the other ranks would wait for one that stops later."""
     tokens = step.num_local_tokens
     reasons = [
-        f"{name} of shape {tuple(x.shape)} must be [batch, {tokens}, heads, head dim]: this rank owns {tokens} of the "
-        f"{step.mask.num_rows} tokens that were planned"
+        f"{name} of shape {tuple(x.shape)} must be [batch, {tokens}, heads, head dim]: this rank owns "
+        f"{tokens} of the {step.mask.num_rows} tokens that were planned"
         for name, x in (("q", q), ("k", k), ("v", v))
         if x.ndim != 4 or x.shape[1] != tokens
     ]

@@ -50,7 +50,9 @@ def save_block_map(blocks: BlockMap, path: Path, title: str, batch: int = 0, hea
         from matplotlib.figure import Figure
         from matplotlib.patches import Patch
     except ImportError as error:
-        raise PictureError(f"drawing needs matplotlib ({error}); install it by: pip install 'fm3[plot]'") from error
+        raise PictureError(
+            f"drawing needs matplotlib ({error}); install it by: pip install 'fm3[plot]'"
+        ) from error
     figure = Figure(figsize=(7, 7.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
@@ -70,7 +72,9 @@ def save_block_map(blocks: BlockMap, path: Path, title: str, batch: int = 0, hea
         xlim=(0, blocks.num_keys),
         ylim=(blocks.num_rows, 0),
     )
-    handles = [Patch(facecolor=c, edgecolor="0.5", label=label) for c, label in zip(_COLOURS, _LABELS, strict=True)]
+    handles = [
+        Patch(facecolor=c, edgecolor="0.5", label=label) for c, label in zip(_COLOURS, _LABELS, strict=True)
+    ]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
     try:
         figure.savefig(path, dpi=120)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Any
 
 import torch
 import torch.distributed
 
-from fm3_comm import ExchangeBackend, backends, make_exchange
+from fm3_comm import ExchangeBackend, connect, make_exchange
 from fm3_core import Cluster, ColumnMask, Exchange, MaskError, PartitionError, PlanError, needs
 from fm3_core.check import require_int
 from fm3_planner import Planner, PlanProblem, PlanResult, planners
@@ -18,7 +17,7 @@ from fm3_runtime.plan_cache import PlanCache
 from fm3_runtime.step import Step
 
 GRADIENT_WIRES: dict[str, torch.dtype | None] = {"float32": None, "bfloat16": torch.bfloat16}
-"""What partial dK and dV travel as: as they were accumulated (float32, float64 for float64 inputs), or halved."""
+"""What partial dK and dV travel as; None is what they were accumulated in, float64 for float64 inputs."""
 
 CACHED_PLANS = 8
 
@@ -29,10 +28,12 @@ class ContextParallel:
     Args:
         group: a torch.distributed group; None is the default group, or one rank where none is initialised.
         planner: a planner's name or object; it must be the same on every rank.
-        backend: "auto" (torch_dist in a group, loopback for one rank), a backend's name, or this rank's handle of a
-            backend that is open already, as `fm3_comm.loopback.run` hands out; a handle is not closed by `close`.
+        backend: "auto" (torch_dist in a group, loopback for one rank), a backend's name, or this rank's
+            handle of a backend that is open already, as `fm3_comm.loopback.run` hands out; a handle is not
+            closed by `close`.
         chunk_size: tokens of the chunks that the planner moves; None chooses by `default_chunk_size`.
-        gradient_wire: "float32" or "bfloat16", what partial gradients of K and V travel as; sums are float32 anyway.
+        gradient_wire: "float32" or "bfloat16", what partial gradients of K and V travel as; sums are float32
+            anyway.
         ranks_per_node: ranks of a node, None for all.
 
     Raises:
@@ -59,8 +60,8 @@ class ContextParallel:
         self.planner = planner
         self.chunk_size = chunk_size
         self.wire_dtype = GRADIENT_WIRES[gradient_wire]
-        self._owns_backend = isinstance(backend, str)
-        self.backend = _open(backend, group) if isinstance(backend, str) else backend
+        self.backend = connect(group, backend=backend) if isinstance(backend, str) else backend
+        self._opened_it = self.backend not in (backend, group)
         self.cluster = Cluster(self.backend.num_ranks, ranks_per_node)
         self._cache: PlanCache[tuple[PlanResult, Exchange]] = PlanCache(CACHED_PLANS)
 
@@ -77,14 +78,14 @@ class ContextParallel:
     def plan(self, mask: ColumnMask, result: PlanResult | None = None, verify: bool = False) -> Step:
         """Plan one batch; every layer's attention takes the step that this returns.
 
-        Planning is a function of the mask's integers, so ranks agree without communication. The last few plans are
-        kept by the mask's fingerprint.
+        Planning is a function of the mask's integers, so ranks agree without communication. The last few
+        plans are kept by the mask's fingerprint.
 
         Args:
             mask: the whole sequence's mask, with as many rows as keys; the same on every rank.
             result: a plan made earlier, in a data loader say; it must be for this mask and this many ranks.
-            verify: first compare what the ranks hold (one small all-gather), so that ranks with different masks or
-                plans stop with a message and not with a hang.
+            verify: first compare what the ranks hold (one small all-gather), so that ranks with different
+                masks or plans stop with a message and not with a hang.
 
         Raises:
             MaskError: rows and keys differ, or, with verify, the ranks' masks do.
@@ -95,7 +96,8 @@ class ContextParallel:
             raise MaskError(f"plan takes a ColumnMask, got {type(mask).__name__}; planning is host work")
         if mask.num_rows != mask.num_keys:
             raise MaskError(
-                f"context parallelism shares one sequence: num_rows={mask.num_rows} and num_keys={mask.num_keys} differ"
+                f"context parallelism shares one sequence: num_rows={mask.num_rows} and "
+                f"num_keys={mask.num_keys} differ"
             )
         planned, exchange = self._planned(mask) if result is None else self._given(mask, result)
         if verify:
@@ -116,7 +118,9 @@ class ContextParallel:
             chunk_size: tokens of a chunk; None takes this object's, or the default.
         """
         if mask.num_rows < self.num_ranks:
-            raise PartitionError(f"{mask.num_rows} tokens cannot be shared by {self.num_ranks} ranks: more ranks than tokens")
+            raise PartitionError(
+                f"{mask.num_rows} tokens cannot be shared by {self.num_ranks} ranks: more ranks than tokens"
+            )
         size = chunk_size or self.chunk_size or default_chunk_size(mask.num_rows, self.num_ranks)
         return PlanProblem.from_mask(
             mask, chunk_size=size, num_ranks=self.num_ranks, ranks_per_node=self.cluster.ranks_per_node
@@ -124,7 +128,7 @@ class ContextParallel:
 
     def close(self) -> None:
         """Release the backend that this object opened."""
-        if self._owns_backend:
+        if self._opened_it:
             self.backend.close()
 
     def _planned(self, mask: ColumnMask) -> tuple[PlanResult, Exchange]:
@@ -138,7 +142,9 @@ class ContextParallel:
     def _given(self, mask: ColumnMask, result: PlanResult) -> tuple[PlanResult, Exchange]:
         reasons = []
         if not result.was_made_for(mask):
-            reasons.append(f"its mask's fingerprint is {result.fingerprint[:12]}, this mask's {mask.fingerprint[:12]}")
+            reasons.append(
+                f"its mask's fingerprint is {result.fingerprint[:12]}, this mask's {mask.fingerprint[:12]}"
+            )
         if result.partition.num_tokens != mask.num_rows:
             reasons.append(f"it places {result.partition.num_tokens} tokens, the mask has {mask.num_rows}")
         if result.cluster != self.cluster:
@@ -150,7 +156,9 @@ class ContextParallel:
 
     def _verify(self, mask: ColumnMask, result: PlanResult) -> None:
         chunks = repr((result.partition.chunk_size, result.partition.chunks_by_rank)).encode()
-        held = [text.split() for text in self.backend.share(f"{mask.fingerprint} {sha256(chunks).hexdigest()}")]
+        held = [
+            text.split() for text in self.backend.share(f"{mask.fingerprint} {sha256(chunks).hexdigest()}")
+        ]
         masks, plans = [first for first, _ in held], [second for _, second in held]
         if len(set(masks)) > 1:
             raise MaskError(f"the ranks hold different masks: {_who_holds_what(masks)}")
@@ -159,18 +167,12 @@ class ContextParallel:
 
 
 def default_chunk_size(num_tokens: int, num_ranks: int) -> int:
-    """Return ceil(tokens / 16 ranks) rounded up to 128, halved until there are two chunks a rank, at least 1."""
+    """Return ceil(tokens / 16 ranks) rounded up to 128, halved until there are two chunks a rank."""
     size = -(-num_tokens // (16 * num_ranks))
     size = -(-size // 128) * 128
     while size > 1 and -(-num_tokens // size) < 2 * num_ranks:
         size //= 2
     return max(size, 1)
-
-
-def _open(name: str, group: Any) -> ExchangeBackend:
-    in_a_group = group is not None or (torch.distributed.is_available() and torch.distributed.is_initialized())
-    chosen = ("torch_dist" if in_a_group else "loopback") if name == "auto" else name
-    return backends.get(chosen).connect(group)
 
 
 def _who_holds_what(fingerprints: list[str]) -> str:

@@ -24,7 +24,7 @@ from fm3_core import Fm3Error
 from fm3_core.check import require_int
 
 EXCHANGE_TIMEOUT_SECONDS = 600.0
-"""How long a rank waits for another one inside one exchange; a rank that dies is noticed at once by the launcher."""
+"""Longest wait of a rank for another one inside an exchange; the launcher notices a death at once."""
 
 
 class RankError(Fm3Error):
@@ -50,7 +50,7 @@ class _Failure:
 
 @dataclass(frozen=True)
 class _Result:
-    """A rank's value, pickled whole: torch's own way for pipes shares memory that is gone when the rank has ended."""
+    """A rank's value, pickled whole: torch's own way for pipes shares memory that ends with the rank."""
 
     pickled: bytes
 
@@ -63,8 +63,9 @@ def run_ranks(
 ) -> list[Any]:
     """Run `function(emit, *arguments)` on each rank and return what the ranks return, by rank.
 
-    Each rank is a process with an initialised torch.distributed gloo group and its share of the machine's cores. When
-    one fails or dies the others are stopped, whatever they wait for; when this process dies they end, too.
+    Each rank is a process with an initialised torch.distributed gloo group and its share of the machine's
+    cores. When one fails or dies the others are stopped, whatever they wait for; when this process dies they
+    end, too.
 
     Args:
         num_ranks: processes to start, at least 1.
@@ -156,7 +157,7 @@ def _rank_main(
     try:
         torch.distributed.init_process_group(
             "gloo",
-            store=torch.distributed.FileStore(str(Path(rendezvous)), num_ranks),
+            init_method=f"file://{rendezvous}",
             rank=rank,
             world_size=num_ranks,
             timeout=timedelta(seconds=EXCHANGE_TIMEOUT_SECONDS),

@@ -1,13 +1,14 @@
 """The twelve masks over packed documents, by name: the parameters follow from the documents' lengths alone.
 
-Windows, prefixes and evictions scale with the sequence as in the published FlashMask kernel benchmark; where that
-draws at random inside documents (prefixes, answers, hidden stretches) fixed shares stand in, so that a name and the
-lengths say which mask it is.
+Windows, prefixes and evictions scale with the sequence as in the published FlashMask kernel benchmark; where
+that draws at random inside documents (prefixes, answers, hidden stretches) fixed shares stand in, so that a
+name and the lengths say which mask it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from fm3_core import ColumnMask, UnknownNameError, patterns
 
@@ -45,7 +46,7 @@ def _share_question(lengths: list[int]) -> ColumnMask:
     for length in lengths:
         question = length // PREFIX_SHARE
         ends = [question + (length - question) * i // ANSWERS for i in range(ANSWERS + 1)]
-        groups.append([question, *(end - start for start, end in zip(ends, ends[1:], strict=False))])
+        groups.append([question, *(end - start for start, end in pairwise(ends))])
     return patterns.share_question(groups)
 
 
@@ -58,7 +59,9 @@ def _qk_sparse(lengths: list[int], tokens: int) -> ColumnMask:
 _MASKS: dict[str, Callable[[list[int], int], ColumnMask]] = {
     "full": lambda lengths, tokens: patterns.full(tokens),
     "causal": lambda lengths, tokens: patterns.causal(tokens),
-    "sliding_window": lambda lengths, tokens: patterns.sliding_window(tokens, max(tokens // WINDOW_SHARE - 1, 0)),
+    "sliding_window": lambda lengths, tokens: patterns.sliding_window(
+        tokens, max(tokens // WINDOW_SHARE - 1, 0)
+    ),
     "causal_document": lambda lengths, tokens: patterns.causal_document(lengths),
     "document": lambda lengths, tokens: patterns.document(lengths),
     "share_question": lambda lengths, tokens: _share_question(lengths),

@@ -42,7 +42,7 @@ def standard_library() -> Path:
 
 
 def pack_documents(folder: Path, num_tokens: int, pattern: str = "*") -> PackedDocuments:
-    """Fill a sequence with the text files of a folder, in the order of their names, folders inside it included.
+    """Fill a sequence with a folder's text files in the order of their names, folders inside it included.
 
     Binary files (a NUL byte, or not UTF-8), empty ones and unreadable ones are left out and listed.
 
@@ -79,8 +79,8 @@ def pack_documents(folder: Path, num_tokens: int, pattern: str = "*") -> PackedD
     if filled < num_tokens:
         left_out = f"; {len(skipped)} files were left out, the first is {skipped[0]}" if skipped else ""
         raise DocumentError(
-            f"{folder} holds {filled} bytes of text in {len(names)} files named {pattern!r}, {num_tokens} tokens were "
-            f"asked for{left_out}"
+            f"{folder} holds {filled} bytes of text in {len(names)} files named {pattern!r}, "
+            f"{num_tokens} tokens were asked for{left_out}"
         )
     return PackedDocuments(
         tokens=np.frombuffer(b"".join(texts), dtype=np.uint8),
@@ -91,7 +91,7 @@ def pack_documents(folder: Path, num_tokens: int, pattern: str = "*") -> PackedD
 
 
 def _files(folder: Path, pattern: str, skipped: list[str]) -> Iterator[Path]:
-    """Yield the files below `folder` in the order of their names; a folder inside it that cannot be read is skipped."""
+    """Yield the files below `folder` in the order of their names; unreadable folders go into `skipped`."""
     try:
         entries = sorted(folder.iterdir())
     except OSError as error:

@@ -17,10 +17,10 @@ from fm3_runtime.token_gather import gather_tokens
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Step:
-    """Who owns which tokens of one batch, what moves, and the mask of this rank's rows over its gathered keys.
+    """Who owns which tokens of one batch, what moves, and this rank's mask over its gathered keys.
 
-    Made by `ContextParallel.plan`, used by every layer, forward and backward. Several steps may be alive at once; every
-    rank must use them in the same order.
+    Made by `ContextParallel.plan`, used by every layer, forward and backward. Several steps may be alive at
+    once; every rank must use them in the same order.
 
     Args:
         mask: the whole sequence's mask.
@@ -68,19 +68,22 @@ class Step:
 
     @cached_property
     def own_mask(self) -> ColumnMask:
-        """The mask of this rank's rows over its own keys: what a call's tensors are checked against before any moves."""
+        """The mask of this rank's rows over its own keys; a call's tensors are checked against it first."""
         return self._rows.take_keys(self.partition.token_index(self.rank))
 
     def device_mask(self, device: torch.device, *, own: bool = False) -> DeviceMask:
         """Return `local_mask`, or `own_mask`, on `device`; moved once and then kept."""
         if (device, own) not in self._device_masks:
-            self._device_masks[device, own] = DeviceMask.from_mask(self.own_mask if own else self.local_mask, device)
+            self._device_masks[device, own] = DeviceMask.from_mask(
+                self.own_mask if own else self.local_mask, device
+            )
         return self._device_masks[device, own]
 
     def scatter(self, x: torch.Tensor, dim: int = 1) -> torch.Tensor:
         """Return this rank's tokens of an `x` that every rank holds.
 
-        The gradient of the result is put in place, zeros elsewhere: a rank's gradient of x covers its own tokens only.
+        The gradient of the result is put in place, zeros elsewhere: a rank's gradient of x covers its own
+        tokens only.
 
         Args:
             x: any shape and dtype, as many entries along `dim` as the sequence has tokens.
@@ -92,8 +95,8 @@ class Step:
     def gather(self, x_local: torch.Tensor, dim: int = 1) -> torch.Tensor:
         """Return every rank's tokens in global order; all ranks must call it.
 
-        The gradient is summed over the ranks: total loss = sum of the ranks' losses. A loss that every rank computes
-        alike from the result is counted once for each rank, so divide it by num_ranks.
+        The gradient is summed over the ranks: total loss = sum of the ranks' losses. A loss that every rank
+        computes alike from the result is counted once for each rank, so divide it by num_ranks.
 
         Args:
             x_local: this rank's tokens along `dim`; every other dimension and the dtype equal on every rank.
@@ -129,6 +132,6 @@ class Step:
         require_int(f"{operation}: dim", dim, minimum=-x.ndim, maximum=x.ndim - 1, error=PartitionError)
         if x.shape[dim] != expected:
             raise PartitionError(
-                f"{operation} on rank {self.rank} of {self.num_ranks}: x of shape {tuple(x.shape)} must have {expected} "
-                f"tokens along dim {dim}, got {x.shape[dim]}"
+                f"{operation} on rank {self.rank} of {self.num_ranks}: x of shape {tuple(x.shape)} must have "
+                f"{expected} tokens along dim {dim}, got {x.shape[dim]}"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,12 +12,14 @@ from fm3_comm import ExchangeBackend
 from fm3_core import Exchange
 
 
-def gather_tokens(x_local: torch.Tensor, dim: int, exchange: Exchange, backend: ExchangeBackend) -> torch.Tensor:
+def gather_tokens(
+    x_local: torch.Tensor, dim: int, exchange: Exchange, backend: ExchangeBackend
+) -> torch.Tensor:
     """Return the tokens that `exchange` gathers for this rank along `dim`; backward sums over the ranks.
 
     Args:
-        x_local: this rank's own tokens along `dim`, floating, integer or bool; only floating ones have a gradient.
-            Integers travel as the bits of 8-byte floats, since backends carry floats.
+        x_local: this rank's own tokens along `dim`, floating, integer or bool; only floating ones have a
+            gradient. Integers travel as the bits of 8-byte floats, since backends carry floats.
         dim: the token dimension.
         exchange: who gets which chunks.
         backend: this rank's handle.
@@ -25,7 +28,8 @@ def gather_tokens(x_local: torch.Tensor, dim: int, exchange: Exchange, backend: 
     features = tokens_first.shape[1:]
     flat = tokens_first.reshape(tokens_first.shape[0], features.numel())
     if x_local.is_floating_point():
-        gathered = _GatherTokens.apply(flat, exchange, backend)
+        apply: Callable[..., torch.Tensor] = _GatherTokens.apply
+        gathered = apply(flat, exchange, backend)
     else:
         as_bits = flat.to(torch.int64).view(torch.float64)
         gathered = _gather(as_bits, exchange, backend).view(torch.int64).to(x_local.dtype)

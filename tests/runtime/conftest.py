@@ -34,7 +34,13 @@ def make_problem() -> Callable[..., Problem]:
     """Return a function that makes a problem over a mask."""
 
     def make(
-        mask: ColumnMask, *, batch: int = 2, heads: int = 4, kv_heads: int = 2, dim: int = 8, value_dim: int = 8
+        mask: ColumnMask,
+        *,
+        batch: int = 2,
+        heads: int = 4,
+        kv_heads: int = 2,
+        dim: int = 8,
+        value_dim: int = 8,
     ) -> Problem:
         generator = torch.Generator().manual_seed(5)
 

@@ -31,7 +31,11 @@ def worst_difference(by_rank: list[tuple[torch.Tensor, ...]], expected: tuple[to
     """Return the largest difference: out and lse of each rank, and the ranks' gradients together."""
     worst = 0.0
     for i, name in enumerate(("out", "lse", "dq", "dk", "dv")):
-        got = [torch.stack([result[i] for result in by_rank]).sum(0)] if i >= 2 else [result[i] for result in by_rank]
+        got = (
+            [torch.stack([result[i] for result in by_rank]).sum(0)]
+            if i >= 2
+            else [result[i] for result in by_rank]
+        )
         for result in got:
             assert not torch.isnan(result).any(), f"{name} has NaN"
             same_infinities = torch.equal(torch.isinf(result), torch.isinf(expected[i]))

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from fm3_runtime.attend import AttendError, AttendOptions, RunOutput, embed, Yardstick, make_yardstick, run_rank
+from fm3_runtime.attend import (
+    AttendError,
+    AttendOptions,
+    RunOutput,
+    Yardstick,
+    embed,
+    make_yardstick,
+    run_rank,
+)
 from fm3_runtime.launch import run_ranks
 from fm3_runtime.packing import PackedDocuments, pack_documents, standard_library
 
@@ -62,7 +70,12 @@ def test_the_embedding_is_a_function_of_byte_position_and_seed(documents):
     (q, k, v), dout = embed(documents.tokens, SMALL, np.array([3, 100]))
     (again, *_), _ = embed(documents.tokens, SMALL, np.array([100]))
     (other, *_), _ = embed(documents.tokens, dataclasses.replace(SMALL, seed=1), np.array([100]))
-    assert (q.shape, k.shape, v.shape, dout.shape) == ((1, 2, 4, 16), (1, 2, 2, 16), (1, 2, 2, 16), (1, 2, 4, 16))
+    assert (q.shape, k.shape, v.shape, dout.shape) == (
+        (1, 2, 4, 16),
+        (1, 2, 2, 16),
+        (1, 2, 2, 16),
+        (1, 2, 4, 16),
+    )
     assert torch.equal(q[:, 1:], again)
     assert not torch.equal(again, other)
 

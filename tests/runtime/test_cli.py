@@ -54,7 +54,9 @@ def fm3_json(fm3) -> Callable[..., Any]:
 
 
 def test_attend_prints_loads_bytes_time_and_errors(fm3):
-    done = fm3("attend", "--tokens", "1500", "--ranks", "2", "--heads", "2", "--kv-heads", "1", "--head-dim", "16")
+    done = fm3(
+        "attend", "--tokens", "1500", "--ranks", "2", "--heads", "2", "--kv-heads", "1", "--head-dim", "16"
+    )
     assert done.returncode == 0, done.stderr
     for text in ("1,500 tokens", "density", "load", "sent", "pruned", "forward", "backward", "within bounds"):
         assert text in done.stdout
@@ -74,8 +76,9 @@ def test_attend_json_holds_the_plan_the_ranks_and_the_errors(fm3_json):
 
 def test_attend_joins_the_ranks_of_torchrun():
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "fm3_runtime",
-         "attend", "--tokens", "1200", "--heads", "2", "--kv-heads", "1", "--head-dim", "16", "--json"],
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+         "-m", "fm3_runtime", "attend",
+         "--tokens", "1200", "--heads", "2", "--kv-heads", "1", "--head-dim", "16", "--json"],
         capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -105,7 +108,18 @@ def test_compare_lists_every_planner_that_takes_the_problem(fm3, fm3_json):
 
 
 def test_compare_with_named_planners_takes_those_only(fm3_json):
-    found = fm3_json("compare", *LENGTHS, "--ranks", "2", "--chunk-size", "1024", "--planner", "lpt", "--planner", "brute_force")
+    found = fm3_json(
+        "compare",
+        *LENGTHS,
+        "--ranks",
+        "2",
+        "--chunk-size",
+        "1024",
+        "--planner",
+        "lpt",
+        "--planner",
+        "brute_force",
+    )
     assert list(found["plans"]) == ["lpt", "brute_force"]
     assert found["plans"]["brute_force"]["compute"] <= found["plans"]["lpt"]["compute"]
 
@@ -165,7 +179,10 @@ def _folder_with_binaries(folder: Path) -> str:
         (["attend", "--documents", "/no/such/folder"], "/no/such/folder does not exist"),
         (["attend", "--heads", "3", "--kv-heads", "2"], "heads=3 must be a multiple of kv_heads=2"),
         (["attend", "--tokens", "3", "--ranks", "4"], "3 tokens cannot be shared by 4 ranks"),
-        (["attend", "--tokens", "64", "--ranks", "2", "--planner", "best"], "unknown planner 'best'; known: "),
+        (
+            ["attend", "--tokens", "64", "--ranks", "2", "--planner", "best"],
+            "unknown planner 'best'; known: ",
+        ),
         (["attend", "--dtype", "int8"], "unknown dtype 'int8'"),
     ],
 )

@@ -66,7 +66,13 @@ def test_a_rank_with_padding_only_is_exact(make_problem):
     results = loopback.run(
         4,
         lambda backend: attend_on_rank(
-            backend, problem.mask, problem.inputs, problem.dout, problem.dlse, planner="contiguous", chunk_size=8
+            backend,
+            problem.mask,
+            problem.inputs,
+            problem.dout,
+            problem.dlse,
+            planner="contiguous",
+            chunk_size=8,
         ),
     )
     assert worst_difference(results, problem.one_rank()) < ROUNDING
@@ -88,20 +94,32 @@ def _random_masks() -> st.SearchStrategy[ColumnMask]:
     def build(drawn: tuple[int, list[tuple[int, int, int, int]]]) -> ColumnMask:
         rows, ends = drawn
         spans = [[min(x, rows) for x in column] for column in ends[:rows]]
-        lts, lte, uts, ute = zip(*((*sorted(column[:2]), *sorted(column[2:])) for column in spans), strict=True)
+        lts, lte, uts, ute = zip(
+            *((*sorted(column[:2]), *sorted(column[2:])) for column in spans), strict=True
+        )
         return ColumnMask(*([[list(vector)]] for vector in (lts, lte, uts, ute)), num_rows=rows)
 
     row = st.integers(0, 24)
-    return st.tuples(st.integers(4, 24), st.lists(st.tuples(row, row, row, row), min_size=24, max_size=24)).map(build)
+    return st.tuples(
+        st.integers(4, 24), st.lists(st.tuples(row, row, row, row), min_size=24, max_size=24)
+    ).map(build)
 
 
 @settings(max_examples=30)
-@given(mask=_random_masks(), num_ranks=st.integers(1, 4), chunk_size=st.integers(1, 6), planner=st.sampled_from(["striped", "lpt"]))
+@given(
+    mask=_random_masks(),
+    num_ranks=st.integers(1, 4),
+    chunk_size=st.integers(1, 6),
+    planner=st.sampled_from(["striped", "lpt"]),
+)
 def test_random_overlapping_masks_are_exact(mask, num_ranks, chunk_size, planner):
     generator = torch.Generator().manual_seed(1)
     tokens = mask.num_rows
     inputs = tuple(torch.randn(1, tokens, 2, 4, generator=generator, dtype=torch.float64) for _ in range(3))
-    dout, dlse = torch.ones(1, tokens, 2, 4, dtype=torch.float64), torch.ones(1, 2, tokens, dtype=torch.float64)
+    dout, dlse = (
+        torch.ones(1, tokens, 2, 4, dtype=torch.float64),
+        torch.ones(1, 2, tokens, dtype=torch.float64),
+    )
     num_ranks = min(num_ranks, -(-tokens // chunk_size))
     options = {"planner": planner, "chunk_size": chunk_size}
     split = loopback.run(num_ranks, lambda b: attend_on_rank(b, mask, inputs, dout, dlse, **options))
@@ -136,7 +154,9 @@ def test_another_documents_values_change_no_bit_on_any_rank_count(make_problem):
         outs = [
             loopback.run(
                 num_ranks,
-                lambda b, v=v: attend_on_rank(b, problem.mask, (q, k, v), problem.dout, problem.dlse, chunk_size=5)[0],
+                lambda b, v=v: attend_on_rank(
+                    b, problem.mask, (q, k, v), problem.dout, problem.dlse, chunk_size=5
+                )[0],
             )[0]
             for v in (v, changed)
         ]
@@ -164,7 +184,10 @@ def test_two_layers_with_different_data_do_not_mix(make_problem):
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_two_steps_alive_at_once_go_backward_in_either_order(make_problem, order):
-    problems = [make_problem(patterns.causal_document([25, 16])), make_problem(patterns.document([9, 20, 12]))]
+    problems = [
+        make_problem(patterns.causal_document([25, 16])),
+        make_problem(patterns.document([9, 20, 12])),
+    ]
 
     def both(backend: ExchangeBackend) -> list[torch.Tensor]:
         cp = ContextParallel(backend=backend, chunk_size=6)
@@ -197,14 +220,20 @@ def test_checkpoint_recomputes_under_context_parallelism(make_problem):
         local = [step.scatter(x) for x in inputs]
         layer = lambda q, k, v: attention(q, k, v, step)  # noqa: E731
         out = (
-            torch.utils.checkpoint.checkpoint(layer, *local, use_reentrant=False) if checkpointed else layer(*local)
+            torch.utils.checkpoint.checkpoint(layer, *local, use_reentrant=False)
+            if checkpointed
+            else layer(*local)
         )
         out.backward(step.scatter(problem.dout))
         return [x.grad for x in inputs]
 
     plain = loopback.run(2, lambda b: gradients(b, False))
     again = loopback.run(2, lambda b: gradients(b, True))
-    assert all(torch.equal(x, y) for mine, theirs in zip(plain, again, strict=True) for x, y in zip(mine, theirs, strict=True))
+    assert all(
+        torch.equal(x, y)
+        for mine, theirs in zip(plain, again, strict=True)
+        for x, y in zip(mine, theirs, strict=True)
+    )
 
 
 def test_gradient_error_does_not_grow_with_the_number_of_ranks(make_problem):
@@ -215,7 +244,9 @@ def test_gradient_error_does_not_grow_with_the_number_of_ranks(make_problem):
     def error(num_ranks: int) -> float:
         results = loopback.run(
             num_ranks,
-            lambda b: attend_on_rank(b, problem.mask, floats, problem.dout.float(), problem.dlse.float(), chunk_size=16),
+            lambda b: attend_on_rank(
+                b, problem.mask, floats, problem.dout.float(), problem.dlse.float(), chunk_size=16
+            ),
         )
         total = torch.stack([result[3] for result in results]).double().sum(0)
         return (total - exact[3]).abs().max().item()
@@ -233,7 +264,13 @@ def test_bfloat16_gradients_on_the_wire_are_close_and_the_default_is_closer(make
         results = loopback.run(
             4,
             lambda b: attend_on_rank(
-                b, problem.mask, floats, problem.dout.float(), problem.dlse.float(), chunk_size=8, gradient_wire=wire
+                b,
+                problem.mask,
+                floats,
+                problem.dout.float(),
+                problem.dlse.float(),
+                chunk_size=8,
+                gradient_wire=wire,
             ),
         )
         total = torch.stack([result[3] for result in results]).double().sum(0)
@@ -246,7 +283,10 @@ def test_results_are_bitwise_repeatable(make_problem):
     problem = make_problem(patterns.causal_document([30, 33]))
     runs = [
         loopback.run(
-            4, lambda b: attend_on_rank(b, problem.mask, problem.inputs, problem.dout, problem.dlse, chunk_size=5)
+            4,
+            lambda b: attend_on_rank(
+                b, problem.mask, problem.inputs, problem.dout, problem.dlse, chunk_size=5
+            ),
         )
         for _ in range(3)
     ]
@@ -265,13 +305,17 @@ def test_one_rank_needs_no_group():
 def test_a_plan_made_earlier_is_used_as_it_is():
     mask = patterns.causal_document([20, 12])
     made = plan(PlanProblem.from_mask(mask, chunk_size=4, num_ranks=2), planner="zigzag")
-    steps = loopback.run(2, lambda b: ContextParallel(backend=b, planner="contiguous").plan(mask, result=made))
+    steps = loopback.run(
+        2, lambda b: ContextParallel(backend=b, planner="contiguous").plan(mask, result=made)
+    )
     assert steps[0].partition == made.partition
 
 
 def test_a_plan_for_another_mask_length_or_cluster_is_refused_with_every_reason():
     made = plan(PlanProblem.from_mask(patterns.causal(512), chunk_size=32, num_ranks=4))
-    with pytest.raises(PlanError, match=r"fingerprint.*512 tokens, the mask has 384.*num_ranks=4.*num_ranks=1"):
+    with pytest.raises(
+        PlanError, match=r"fingerprint.*512 tokens, the mask has 384.*num_ranks=4.*num_ranks=1"
+    ):
         ContextParallel().plan(patterns.causal(384), result=made)
 
 
@@ -284,7 +328,9 @@ def test_a_plan_for_another_mask_of_the_same_length_is_refused():
 def test_ranks_that_hold_different_masks_are_named():
     def plan_own(backend: ExchangeBackend) -> None:
         mask = patterns.causal(24) if backend.rank == 2 else patterns.full(24)
-        with pytest.raises(MaskError, match=r"different masks: ranks 0, 1: [0-9a-f]{12}; rank 2: [0-9a-f]{12}"):
+        with pytest.raises(
+            MaskError, match=r"different masks: ranks 0, 1: [0-9a-f]{12}; rank 2: [0-9a-f]{12}"
+        ):
             ContextParallel(backend=backend).plan(mask, verify=True)
 
     loopback.run(3, plan_own)
@@ -293,8 +339,10 @@ def test_ranks_that_hold_different_masks_are_named():
 def test_ranks_that_hold_different_plans_are_named():
     def plan_own(backend: ExchangeBackend) -> None:
         planner = "striped" if backend.rank == 1 else "contiguous"
-        with pytest.raises(PlanError, match="different plans: ranks 0, 2: .*; rank 1: "):
-            ContextParallel(backend=backend, planner=planner, chunk_size=4).plan(patterns.full(24), verify=True)
+        with pytest.raises(PlanError, match=r"different plans: ranks 0, 2: .*; rank 1: "):
+            ContextParallel(backend=backend, planner=planner, chunk_size=4).plan(
+                patterns.full(24), verify=True
+            )
 
     loopback.run(3, plan_own)
 
@@ -342,13 +390,20 @@ def test_unknown_names_and_sizes_are_refused_when_the_object_is_made(options, er
 def test_tensors_of_another_length_are_refused_with_both_lengths():
     step = ContextParallel().plan(patterns.causal(64))
     q = torch.zeros(1, 32, 2, 8)
-    with pytest.raises(UnsupportedError, match=r"rank 0 of 1: q of shape \(1, 32, 2, 8\).*owns 64 of the 64.*k of shape.*v of"):
+    with pytest.raises(
+        UnsupportedError,
+        match=r"rank 0 of 1: q of shape \(1, 32, 2, 8\).*owns 64 of the 64.*k of shape.*v of",
+    ):
         attention(q, q, q, step)
 
 
 @pytest.mark.parametrize(
     ("q_shape", "k_shape", "dtype"),
-    [((1, 8, 3, 4), (1, 8, 2, 4), torch.float32), ((1, 8, 2, 4), (1, 8, 2, 5), torch.float32), ((1, 8, 2, 4), (1, 8, 2, 4), torch.int64)],
+    [
+        ((1, 8, 3, 4), (1, 8, 2, 4), torch.float32),
+        ((1, 8, 2, 4), (1, 8, 2, 5), torch.float32),
+        ((1, 8, 2, 4), (1, 8, 2, 4), torch.int64),
+    ],
 )
 def test_tensors_that_do_not_fit_are_refused_before_anything_moves(q_shape, k_shape, dtype):
     step = ContextParallel().plan(patterns.causal(8))

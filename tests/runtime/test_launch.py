@@ -1,4 +1,4 @@
-"""Ranks are processes: results come back by rank, one that fails or dies stops the others, none is left over."""
+"""Ranks are processes: results come back by rank, one that fails stops the others, none is left over."""
 
 from __future__ import annotations
 
@@ -68,7 +68,12 @@ def test_results_and_events_come_back_by_rank():
     ("function", "rank", "text", "user_error"),
     [
         (_refused_on_rank_1, 1, "^rank 1: this rank was asked for too much$", True),
-        (_crashes_on_rank_0, 0, r"^rank 0: ZeroDivisionError at test_launch.py:\d+: division by zero$", False),
+        (
+            _crashes_on_rank_0,
+            0,
+            r"^rank 0: ZeroDivisionError at test_launch.py:\d+: division by zero$",
+            False,
+        ),
         (_killed_on_rank_1, 1, "^rank 1: its process was killed by signal 9$", False),
     ],
 )

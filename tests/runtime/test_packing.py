@@ -45,7 +45,10 @@ def test_files_that_are_no_text_are_named_with_the_reason(folder):
 
 
 def test_too_little_text_says_how_much_there_is(folder):
-    with pytest.raises(DocumentError, match=r"holds 18 bytes of text in 3 files named '\*', 100 tokens were asked for; 3 files were left out"):
+    with pytest.raises(
+        DocumentError,
+        match=r"holds 18 bytes of text in 3 files named '\*', 100 tokens were asked for; 3 files were left",
+    ):
         pack_documents(folder, 100)
 
 

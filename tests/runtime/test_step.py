@@ -16,8 +16,12 @@ def _step(backend: ExchangeBackend) -> Step:
     return ContextParallel(backend=backend, planner="striped", chunk_size=4).plan(MASK)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool])
-@pytest.mark.parametrize(("shape", "dim"), [((23,), 0), ((2, 23), 1), ((2, 23, 3), -2), ((3, 2, 23), 2), ((23, 0), 0)])
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool]
+)
+@pytest.mark.parametrize(
+    ("shape", "dim"), [((23,), 0), ((2, 23), 1), ((2, 23, 3), -2), ((3, 2, 23), 2), ((23, 0), 0)]
+)
 def test_gather_undoes_scatter(dtype, shape, dim):
     x = torch.randint(0, 2, shape, generator=torch.Generator().manual_seed(0)).to(dtype)
     for gathered in loopback.run(3, lambda b: _step(b).gather(_step(b).scatter(x, dim=dim), dim=dim)):
@@ -45,7 +49,9 @@ def test_position_ids_are_a_copy():
 
 def test_three_dimensional_position_ids_scatter_along_dim_2():
     ids = torch.arange(23).expand(3, 2, 23)
-    for local, positions in loopback.run(3, lambda b: (_step(b).scatter(ids, dim=2), _step(b).position_ids())):
+    for local, positions in loopback.run(
+        3, lambda b: (_step(b).scatter(ids, dim=2), _step(b).position_ids())
+    ):
         assert torch.equal(local, positions.expand(3, 2, -1))
 
 
@@ -90,9 +96,15 @@ def test_a_loss_that_every_rank_computes_is_divided_by_the_number_of_ranks():
 
 def test_wrong_lengths_and_dims_name_shape_rank_and_dim():
     step = ContextParallel().plan(MASK)
-    with pytest.raises(PartitionError, match=r"scatter on rank 0 of 1: x of shape \(2, 22\) must have 23 tokens along dim 1, got 22"):
+    with pytest.raises(
+        PartitionError,
+        match=r"scatter on rank 0 of 1: x of shape \(2, 22\) must have 23 tokens along dim 1, got 22",
+    ):
         step.scatter(torch.zeros(2, 22))
-    with pytest.raises(PartitionError, match=r"gather on rank 0 of 1: x of shape \(5,\) must have 23 tokens along dim 0, got 5"):
+    with pytest.raises(
+        PartitionError,
+        match=r"gather on rank 0 of 1: x of shape \(5,\) must have 23 tokens along dim 0, got 5",
+    ):
         step.gather(torch.zeros(5), dim=0)
     with pytest.raises(PartitionError, match=r"scatter: dim must be in -2\.\.1, got 2"):
         step.scatter(torch.zeros(2, 23), dim=2)

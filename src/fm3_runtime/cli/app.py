@@ -1,4 +1,4 @@
-"""The command's entry: one function for each verb, one place where errors become a sentence and an exit code."""
+"""The command's entry, and the one place where errors become a sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Exact attention with structured masks over long packed sequences, on one device or many ranks.",
-    epilog="Exit codes: 0 done; 1 a check failed or a rank died; 2 a mistake in what was asked; 130 interrupted.",
+    epilog="Exit codes: 0 done; 1 a check failed or a rank died; 2 a mistake in what was asked; "
+    "130 interrupted.",
 )
 app.command()(attend)
 app.command()(plan)

@@ -42,9 +42,17 @@ CHECK_PHASES = 3
 
 def attend(
     documents: Documents = None,
-    glob: Annotated[str | None, typer.Option(help="Names of the files to take. By default *.py of the standard library, else all.")] = None,
+    glob: Annotated[
+        str | None,
+        typer.Option(help="Names of the files to take. By default *.py of the standard library, else all."),
+    ] = None,
     tokens: Tokens = DEFAULT_TOKENS,
-    ranks: Annotated[int | None, typer.Option(help=f"Processes to start. By default {DEFAULT_RANKS}; under torchrun, its ranks.", min=1)] = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Processes to start. By default {DEFAULT_RANKS}; under torchrun, its ranks.", min=1
+        ),
+    ] = None,
     mask: MaskName = "causal_document",
     heads: Annotated[int, typer.Option(help="Query heads.")] = 8,
     kv_heads: Annotated[int, typer.Option(help="Heads of K and V.")] = 2,
@@ -53,15 +61,18 @@ def attend(
     planner: Annotated[str, typer.Option(help="Name of the load balancer.")] = DEFAULT_PLANNER,
     chunk_size: ChunkSize = None,
     ranks_per_node: RanksPerNode = None,
-    gradient_wire: Annotated[str, typer.Option(help="What partial dK and dV travel as: float32 or bfloat16.")] = "float32",
+    gradient_wire: Annotated[
+        str, typer.Option(help="What partial dK and dV travel as: float32 or bfloat16.")
+    ] = "float32",
     seed: Annotated[int, typer.Option(help="Of the embedding of bytes.")] = 0,
     check: Annotated[bool, typer.Option(help="Compare with one rank in float64.")] = True,
     as_json: AsJson = False,
 ) -> None:
     """Run attention, forward and backward, over real documents shared by several ranks.
 
-    Packs text files by bytes into one sequence, masks it by document, plans who owns which tokens, runs the ranks and
-    prints their loads, the bytes moved and pruned, the time, and the error against one rank in float64.
+    Packs text files by bytes into one sequence, masks it by document, plans who owns which tokens, runs the
+    ranks and prints their loads, the bytes moved and pruned, the time, and the error against one rank in
+    float64.
 
     [bold]Examples[/]
 
@@ -77,8 +88,12 @@ def attend(
     )  # fmt: skip
     packed = read_documents(documents, glob, tokens)
     with Progress(
-        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(),
-        console=messages, transient=True, disable=as_json or not messages.is_terminal,
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=messages,
+        transient=True,
+        disable=as_json or not messages.is_terminal,
     ) as progress:
         phases = len(RANK_PHASES) + (CHECK_PHASES if check else 0) + 1
         task = progress.add_task("starting the ranks", total=phases)
@@ -101,7 +116,9 @@ def attend(
         raise typer.Exit(1)
 
 
-def _run(packed: PackedDocuments, options: AttendOptions, ranks: int | None, advance: Any) -> RunOutput | None:
+def _run(
+    packed: PackedDocuments, options: AttendOptions, ranks: int | None, advance: Any
+) -> RunOutput | None:
     """Join the ranks that torchrun started, or start some; None where another rank reports."""
     if not torch.distributed.is_torchelastic_launched():
         outputs = run_ranks(ranks or DEFAULT_RANKS, run_rank, packed, options, on_event=advance)
@@ -123,11 +140,13 @@ def _print_report(
     plan, figures = output.plan, output.ranks
     mask = named_mask(options.mask, packed.lengths)
     console.print(
-        f"[bold]{len(packed.lengths)} documents, {mask.num_rows:,} tokens[/] ({packed.names[0]} ... {packed.names[-1]})"
+        f"[bold]{len(packed.lengths)} documents, {mask.num_rows:,} tokens[/] "
+        f"({packed.names[0]} ... {packed.names[-1]})"
     )
     console.print(
-        f"mask {options.mask}, density {mask.density:.4f}, {int(mask.visible_pairs().sum()):,} visible pairs; "
-        f"q {options.heads} x {options.head_dim}, k and v {options.kv_heads} x {options.head_dim}, {options.dtype}"
+        f"mask {options.mask}, density {mask.density:.4f}, "
+        f"{int(mask.visible_pairs().sum()):,} visible pairs; q {options.heads} x {options.head_dim}, "
+        f"k and v {options.kv_heads} x {options.head_dim}, {options.dtype}"
     )
     console.print(
         f"plan {plan.stats.planner}: {plan.partition.num_chunks} chunks of {plan.partition.chunk_size}; "
@@ -158,7 +177,9 @@ def _print_report(
         format_seconds(max(rank.backward_seconds for rank in figures)),
     )  # fmt: skip
     console.print(table)
-    console.print("[dim]load: of the ranks' mean, 1 is even; keys seen: gathered for the rank's rows, own ones included[/]")
+    console.print(
+        "[dim]load: of the ranks' mean, 1 is even; keys seen: gathered for the rank's rows, own included[/]"
+    )
     console.print()
     console.print(
         f"moved {format_bytes(moved)}, pruned {format_bytes(pruned)}: "
@@ -178,7 +199,7 @@ def _print_errors(errors: ErrorFigures, num_ranks: int, dtype: str) -> None:
     if errors.within_bounds:
         console.print(f"[green]within bounds[/]: each error is at most {ALLOWED_RATIO:g} x that of one rank")
     else:
-        console.print(f"[bold red]out of bounds[/]: an error is more than {ALLOWED_RATIO:g} x that of one rank")
+        console.print(f"[bold red]out of bounds[/]: an error is above {ALLOWED_RATIO:g} x that of one rank")
 
 
 def _share(part: int, whole: int) -> str:

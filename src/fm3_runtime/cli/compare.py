@@ -10,7 +10,16 @@ from rich.progress import track
 from fm3_core import PlanError
 from fm3_planner import PlanProblem, PlanResult, planners
 from fm3_planner import plan as solve
-from fm3_runtime.cli.options import AsJson, ChunkSize, Documents, Lengths, MaskName, Ranks, RanksPerNode, read_mask
+from fm3_runtime.cli.options import (
+    AsJson,
+    ChunkSize,
+    Documents,
+    Lengths,
+    MaskName,
+    Ranks,
+    RanksPerNode,
+    read_mask,
+)
 from fm3_runtime.cli.output import bar, console, format_bytes, format_seconds, messages, new_table, print_json
 from fm3_runtime.cli.plan import plan_as_json
 from fm3_runtime.context_parallel import default_chunk_size
@@ -19,18 +28,21 @@ from fm3_runtime.context_parallel import default_chunk_size
 def compare(
     documents: Documents = None,
     glob: Annotated[str | None, typer.Option(help="Names of the files to take.")] = None,
-    tokens: Annotated[int | None, typer.Option(help="Tokens of the sequence, 16384 by default.", min=1)] = None,
+    tokens: Annotated[
+        int | None, typer.Option(help="Tokens of the sequence, 16384 by default.", min=1)
+    ] = None,
     lengths: Lengths = None,
     mask: MaskName = "causal_document",
     ranks: Ranks = 4,
     ranks_per_node: RanksPerNode = None,
     chunk_size: ChunkSize = None,
     planner: Annotated[
-        list[str] | None, typer.Option(help="A planner to compare; repeat it. By default all that take the problem.")
+        list[str] | None,
+        typer.Option(help="A planner to compare; repeat it. By default all that take the problem."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare load balancers on one batch: largest load, traffic, buffers, time, and how far each is from the bounds.
+    """Compare load balancers on one batch: largest load and its gap to the bound, traffic, buffers, time.
 
     [bold]Examples[/]
 
@@ -40,7 +52,9 @@ def compare(
     """
     column_mask, chosen = read_mask(mask, lengths, documents, glob, tokens)
     size = chunk_size or default_chunk_size(column_mask.num_rows, ranks)
-    problem = PlanProblem.from_mask(column_mask, chunk_size=size, num_ranks=ranks, ranks_per_node=ranks_per_node)
+    problem = PlanProblem.from_mask(
+        column_mask, chunk_size=size, num_ranks=ranks, ranks_per_node=ranks_per_node
+    )
     names = list(dict.fromkeys(planner)) if planner else planners.names()
     for name in names:
         planners.get(name)
@@ -54,12 +68,14 @@ def compare(
                 raise
             refused[name] = str(error)
     if as_json:
-        print_json({"plans": {name: plan_as_json(result) for name, result in results.items()}, "refused": refused})
+        print_json(
+            {"plans": {name: plan_as_json(result) for name, result in results.items()}, "refused": refused}
+        )
         return
     bounds = next(iter(results.values())).bounds
     console.print(
-        f"[bold]{mask} over {len(chosen)} documents, {column_mask.num_rows:,} tokens[/], {problem.num_chunks} chunks of "
-        f"{size} on {ranks} ranks in {problem.cluster.num_nodes} nodes"
+        f"[bold]{mask} over {len(chosen)} documents, {column_mask.num_rows:,} tokens[/], "
+        f"{problem.num_chunks} chunks of {size} on {ranks} ranks in {problem.cluster.num_nodes} nodes"
     )
     console.print(f"no plan's largest load is below {bounds.compute.value:,}: {bounds.compute.reason}")
     console.print()
@@ -79,6 +95,8 @@ def compare(
             f"{result.stats.moves:,}",
         )
     console.print(table)
-    console.print("[dim]load: the largest of a rank; nodes, ranks: bytes between them, a forward pass; buffer: the largest of a rank[/]")
+    console.print(
+        "[dim]load, buffer: the largest of a rank; nodes, ranks: bytes between them in a forward pass[/]"
+    )
     for name, reason in refused.items():
         console.print(f"[dim]{name} left out: {reason}[/]")

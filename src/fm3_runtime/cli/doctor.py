@@ -29,7 +29,8 @@ def doctor(as_json: AsJson = False) -> None:
         return
     machine = found["machine"]
     console.print(
-        f"[bold]{machine['processor']}[/], {machine['cores']} cores, Python {machine['python']}, torch {machine['torch']}"
+        f"[bold]{machine['processor']}[/], {machine['cores']} cores, Python {machine['python']}, "
+        f"torch {machine['torch']}"
     )
     console.print("GPU: " + (", ".join(machine["gpus"]) or "none"))
     console.print()
@@ -41,7 +42,7 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 def examine() -> dict[str, Any]:
-    """Return the machine's facts and, for each engine, backend and planner, the reasons why it does not run here."""
+    """Return the machine's facts and, for each engine, backend and planner, why it does not run here."""
     return {
         "machine": {
             "processor": platform.processor() or platform.machine(),

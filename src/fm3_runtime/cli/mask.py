@@ -21,16 +21,21 @@ def mask(
     name: MaskName = "causal_document",
     documents: Documents = None,
     glob: Annotated[str | None, typer.Option(help="Names of the files to take.")] = None,
-    tokens: Annotated[int | None, typer.Option(help="Tokens of the sequence, 16384 by default.", min=1)] = None,
+    tokens: Annotated[
+        int | None, typer.Option(help="Tokens of the sequence, 16384 by default.", min=1)
+    ] = None,
     lengths: Lengths = None,
     block: Annotated[
-        int | None, typer.Option(help="Rows and keys of a block. By default as many as show 32 x 32 blocks.", min=1)
+        int | None,
+        typer.Option(help="Rows and keys of a block. By default as many as show 32 x 32 blocks.", min=1),
     ] = None,
-    save: Annotated[Path | None, typer.Option(help="Also draw the block map into this .png or .svg file.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Also draw the block map into this .png or .svg file.")
+    ] = None,
     list_names: Annotated[bool, typer.Option("--list", help="List the masks by name, and stop.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show a mask: density, visible pairs, FlashMask form, and which blocks a kernel skips, masks or takes whole.
+    """Show a mask: density, FlashMask form, and which blocks a kernel skips, masks or takes whole.
 
     [bold]Examples[/]
 
@@ -77,11 +82,14 @@ def mask(
     )
     console.print(f"FlashMask form: {indices.shape[-1]} vectors, {'causal' if causal else 'not causal'}")
     console.print(
-        f"blocks of {size} x {size}: {blocks.num_full} full, {blocks.num_partial} partial, {blocks.num_empty} empty"
+        f"blocks of {size} x {size}: {blocks.num_full} full, {blocks.num_partial} partial, "
+        f"{blocks.num_empty} empty"
     )
     console.print()
     if blocks.kinds.shape[2] > 4 * BLOCKS_SHOWN:
-        console.print(f"[dim]{blocks.kinds.shape[2]} rows of blocks are too many for a terminal; use --save or a larger --block[/]")
+        console.print(
+            f"[dim]{blocks.kinds.shape[2]} rows of blocks are too many here: use --save or a larger --block[/]"
+        )
     else:
         for line in block_map_lines(blocks):
             console.print(line, no_wrap=True, crop=False)

@@ -15,17 +15,26 @@ DEFAULT_TOKENS = 16384
 
 Documents = Annotated[
     Path | None,
-    typer.Option(help="Folder of text files, packed by bytes. By default the standard library's sources.", metavar="FOLDER"),
+    typer.Option(
+        help="Folder of text files, packed by bytes. By default the standard library's sources.",
+        metavar="FOLDER",
+    ),
 ]
 Glob = Annotated[str, typer.Option(help="Names of the files to take from the folder.")]
 Tokens = Annotated[int, typer.Option(help="Tokens of the sequence.", min=1)]
 Lengths = Annotated[
     str | None, typer.Option(help="Document lengths, 2538,1742,3912 for example, instead of real documents.")
 ]
-MaskName = Annotated[str, typer.Option("--mask", help="Name of the mask over the documents; `fm3 mask --list` lists them.")]
+MaskName = Annotated[
+    str, typer.Option("--mask", help="Name of the mask over the documents; `fm3 mask --list` lists them.")
+]
 Ranks = Annotated[int, typer.Option(help="Ranks that share the sequence.", min=1)]
-RanksPerNode = Annotated[int | None, typer.Option(help="Ranks of a node. By default all are on one node.", min=1)]
-ChunkSize = Annotated[int | None, typer.Option(help="Tokens of the chunks that are placed. By default chosen.", min=1)]
+RanksPerNode = Annotated[
+    int | None, typer.Option(help="Ranks of a node. By default all are on one node.", min=1)
+]
+ChunkSize = Annotated[
+    int | None, typer.Option(help="Tokens of the chunks that are placed. By default chosen.", min=1)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 
 

@@ -31,7 +31,7 @@ def print_error(message: str, as_json: bool) -> None:
 
 
 def new_table(*columns: str, text: tuple[str, ...] = ()) -> Table:
-    """Return a table of figures: the first column and those in `text` are left aligned, the others right aligned.
+    """Return a table: the first column and those in `text` are left aligned, the others right aligned.
 
     Args:
         columns: headings.

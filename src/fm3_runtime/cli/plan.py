@@ -9,7 +9,16 @@ import typer
 from fm3_planner import PlanProblem, PlanResult
 from fm3_planner import plan as solve
 from fm3_planner.planning import DEFAULT_PLANNER
-from fm3_runtime.cli.options import AsJson, ChunkSize, Documents, Lengths, MaskName, Ranks, RanksPerNode, read_mask
+from fm3_runtime.cli.options import (
+    AsJson,
+    ChunkSize,
+    Documents,
+    Lengths,
+    MaskName,
+    Ranks,
+    RanksPerNode,
+    read_mask,
+)
 from fm3_runtime.cli.output import bar, console, format_bytes, format_seconds, new_table, print_json
 from fm3_runtime.context_parallel import default_chunk_size
 
@@ -19,7 +28,9 @@ CHUNKS_SHOWN = 12
 def plan(
     documents: Documents = None,
     glob: Annotated[str | None, typer.Option(help="Names of the files to take.")] = None,
-    tokens: Annotated[int | None, typer.Option(help="Tokens of the sequence, 16384 by default.", min=1)] = None,
+    tokens: Annotated[
+        int | None, typer.Option(help="Tokens of the sequence, 16384 by default.", min=1)
+    ] = None,
     lengths: Lengths = None,
     mask: MaskName = "causal_document",
     ranks: Ranks = 4,
@@ -38,13 +49,16 @@ def plan(
     """
     column_mask, chosen = read_mask(mask, lengths, documents, glob, tokens)
     size = chunk_size or default_chunk_size(column_mask.num_rows, ranks)
-    problem = PlanProblem.from_mask(column_mask, chunk_size=size, num_ranks=ranks, ranks_per_node=ranks_per_node)
+    problem = PlanProblem.from_mask(
+        column_mask, chunk_size=size, num_ranks=ranks, ranks_per_node=ranks_per_node
+    )
     result = solve(problem, planner=planner)
     if as_json:
         print_json(plan_as_json(result))
         return
     console.print(
-        f"[bold]{mask} over {len(chosen)} documents, {column_mask.num_rows:,} tokens[/], density {column_mask.density:.4f}"
+        f"[bold]{mask} over {len(chosen)} documents, {column_mask.num_rows:,} tokens[/], "
+        f"density {column_mask.density:.4f}"
     )
     console.print(
         f"{result.stats.planner}: {result.partition.num_chunks} chunks of {size} on {ranks} ranks in "
@@ -77,9 +91,20 @@ def _print_ranks(result: PlanResult) -> None:
 
 def _print_figures(result: PlanResult) -> None:
     cost, bounds, gaps = result.cost, result.bounds, result.gaps
-    table = new_table("figure", "value", "bound", "gap", "why no plan is below the bound", text=("why no plan is below the bound",))
+    table = new_table(
+        "figure",
+        "value",
+        "bound",
+        "gap",
+        "why no plan is below the bound",
+        text=("why no plan is below the bound",),
+    )
     table.add_row(
-        "largest load (T)", f"{cost.compute:,}", f"{bounds.compute.value:,}", f"{gaps.compute:.2%}", bounds.compute.reason
+        "largest load (T)",
+        f"{cost.compute:,}",
+        f"{bounds.compute.value:,}",
+        f"{gaps.compute:.2%}",
+        bounds.compute.reason,
     )
     table.add_row(
         "between nodes (N)",
