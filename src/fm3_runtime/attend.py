@@ -144,39 +144,41 @@ def run_rank(
 ) -> RunOutput | None:
     """Run this rank's share; rank 0 returns everybody's results, the others None. All ranks must call it."""
     mask = named_mask(options.mask, documents.lengths)
-    cp = ContextParallel(
+    with ContextParallel(
         planner=options.planner,
         chunk_size=options.chunk_size,
         gradient_wire=options.gradient_wire,
         ranks_per_node=options.ranks_per_node,
-    )
-    emit("planning")
-    step = cp.plan(mask, verify=True)
-    inputs, dout = embed(documents.tokens, options, step.position_ids().numpy())
-    for x in inputs:
-        x.requires_grad_()
+    ) as cp:
+        emit("planning")
+        step = cp.plan(mask, verify=True)
+        inputs, dout = embed(documents.tokens, options, step.position_ids().numpy())
+        tensors, figures = _attend(emit, step, inputs, dout)
+        emit("gathering")
+        everywhere = {name: step.gather(x) for name, x in tensors.items()}
+        by_rank = [RankFigures(**json.loads(text)) for text in cp.backend.share(json.dumps(asdict(figures)))]
+    if step.rank != 0:
+        return None
+    return RunOutput(plan=step.result, ranks=tuple(by_rank), tensors=everywhere)
+
+
+def _attend(
+    emit: Callable[[Any], None], step: Step, inputs: list[torch.Tensor], dout: torch.Tensor
+) -> tuple[dict[str, torch.Tensor], RankFigures]:
+    """Run forward and backward on this rank's tokens; return out, dq, dk, dv and the figures."""
+    q, k, v = (x.requires_grad_() for x in inputs)
     step.backend.barrier()
     emit("forward")
     started = time.perf_counter()
-    q, k, v = inputs
     out = attention(q, k, v, step)
     forward_seconds = time.perf_counter() - started
     step.backend.barrier()
     emit("backward")
     started = time.perf_counter()
-    out.backward(dout)
+    gradients = torch.autograd.grad(out, (q, k, v), dout)
     backward_seconds = time.perf_counter() - started
-    figures = _figures(step, inputs, forward_seconds, backward_seconds)
-    emit("gathering")
-    local = (out.detach(), *(x.grad for x in inputs))
-    tensors = {name: step.gather(x) for name, x in zip(RESULTS, local, strict=True) if x is not None}
-    shared = step.backend.share(json.dumps(asdict(figures)))
-    cp.close()
-    if step.rank != 0:
-        return None
-    return RunOutput(
-        plan=step.result, ranks=tuple(RankFigures(**json.loads(text)) for text in shared), tensors=tensors
-    )
+    tensors = dict(zip(RESULTS, (out.detach(), *gradients), strict=True))
+    return tensors, _figures(step, inputs, forward_seconds, backward_seconds)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import sha256
+from types import TracebackType
 
 import torch
 import torch.distributed
@@ -125,6 +126,18 @@ class ContextParallel:
         return PlanProblem.from_mask(
             mask, chunk_size=size, num_ranks=self.num_ranks, ranks_per_node=self.cluster.ranks_per_node
         )
+
+    def __enter__(self) -> ContextParallel:
+        """Return itself; leaving the block closes it."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close; on an error first tell the other ranks, which stop with it instead of waiting."""
+        if error is not None:
+            self.backend.abort(f"{type(error).__name__}: {error}")
+        self.close()
 
     def close(self) -> None:
         """Release the backend that this object opened."""

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ranks import attend_on_rank, worst_difference
 
-from fm3_comm import ExchangeBackend, loopback
+from fm3_comm import ExchangeBackend, backends, loopback
 from fm3_core import (
     Cluster,
     ColumnMask,
+    ExchangeError,
     MaskError,
     PartitionError,
     PlanError,
@@ -26,11 +27,12 @@ ROUNDING = 1e-12
 LENGTHS = [10, 0, 20, 7, 1, 13, 48]
 
 
+@pytest.mark.parametrize("backend_name", backends.names())
 @pytest.mark.parametrize("planner", planners.names())
-@pytest.mark.parametrize("num_ranks", [1, 2, 3, 5])
-def test_ranks_equal_one_rank_for_every_planner(make_problem, planner, num_ranks):
+@pytest.mark.parametrize("num_ranks", [1, 3, 5])
+def test_ranks_equal_one_rank_for_every_planner_and_backend(make_problem, planner, num_ranks, backend_name):
     problem = make_problem(patterns.causal_document(LENGTHS))
-    results = loopback.run(
+    results = backends.get(backend_name).run(
         num_ranks,
         lambda backend: attend_on_rank(
             backend, problem.mask, problem.inputs, problem.dout, problem.dlse, planner=planner, chunk_size=11
@@ -438,3 +440,18 @@ def test_default_chunks_are_aligned_or_leave_two_a_rank(tokens, num_ranks):
 def test_ranks_per_node_reaches_the_cluster():
     steps = loopback.run(4, lambda b: ContextParallel(backend=b, ranks_per_node=2).plan(patterns.causal(64)))
     assert steps[0].exchange.cluster == Cluster(4, 2)
+
+
+def test_an_error_inside_the_block_reaches_the_other_ranks():
+    def one_fails(backend: ExchangeBackend) -> None:
+        with ContextParallel(backend=backend) as cp:
+            step = cp.plan(patterns.causal(32))
+            if cp.rank == 1:
+                with pytest.raises(RuntimeError, match="out of luck"), cp:
+                    raise RuntimeError("out of luck")
+                return
+            x = torch.zeros(1, step.num_local_tokens, 1, 4)
+            with pytest.raises(ExchangeError, match="rank 1 stopped: RuntimeError: out of luck"):
+                attention(x, x, x, step)
+
+    loopback.run(2, one_fails)

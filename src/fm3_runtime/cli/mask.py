@@ -88,7 +88,7 @@ def mask(
     console.print()
     if blocks.kinds.shape[2] > 4 * BLOCKS_SHOWN:
         console.print(
-            f"[dim]{blocks.kinds.shape[2]} rows of blocks are too many here: use --save or a larger --block[/]"
+            f"[dim]{blocks.kinds.shape[2]} rows of blocks are too many here: --save them or raise --block[/]"
         )
     else:
         for line in block_map_lines(blocks):
