@@ -67,10 +67,8 @@ def require_ints(
     wrong = np.flatnonzero((array < minimum) | (array > most))
     if wrong.size:
         i = int(wrong[0])
-        raise error(
-            f"{name}[{i}] must be {_rule(minimum, maximum)}, got {array[i]} "
-            f"({wrong.size} of {array.size} are wrong)"
-        )
+        rule = _rule(minimum, most if array[i] > most else maximum)
+        raise error(f"{name}[{i}] must be {rule}, got {array[i]} ({wrong.size} of {array.size} are wrong)")
     return array.astype(np.int64)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -304,11 +305,14 @@ def _flattened_rows(
     name: str, meaning: str, rows: Sequence[Sequence[int]]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the length of each row of integers and all integers in turn."""
-    for i, row in enumerate(rows):
-        if isinstance(row, str) or not hasattr(row, "__len__"):
-            raise MaskError(f"{name}[{i}] must be {meaning}, got {row!r}")
-    sizes = np.fromiter((len(row) for row in rows), dtype=np.int64)
-    flat = [number for row in rows for number in row]
+    try:
+        sizes = np.fromiter(map(len, rows), dtype=np.int64)
+        flat = list(chain.from_iterable(rows))
+    except TypeError:
+        if not isinstance(rows, Sequence | np.ndarray):
+            raise MaskError(f"{name} must be a sequence of {meaning}, got {rows!r}") from None
+        wrong = next((i for i, row in enumerate(rows) if not isinstance(row, Sequence)), 0)
+        raise MaskError(f"{name}[{wrong}] must be {meaning}, got {rows[wrong]!r}") from None
     try:
         return sizes, require_ints(name, flat, maximum=MAX_ROWS)
     except MaskError:

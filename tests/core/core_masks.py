@@ -40,7 +40,7 @@ def mask_pairs(draw, *, max_rows=9, max_keys=7):
 
 @st.composite
 def chunks(draw, num_rows):
-    """Draw disjoint ascending chunks of 0..num_rows-1: (offsets, lengths), gaps, tails and empty ones included."""
+    """Draw disjoint ascending chunks of 0..num_rows-1: (offsets, lengths), with gaps and empty ones."""
     cuts = sorted(draw(st.lists(st.integers(0, num_rows), max_size=8)))
     pairs = [(cuts[i], cuts[i + 1] - cuts[i]) for i in range(0, len(cuts) - 1, draw(st.integers(1, 2)))]
     return [start for start, _ in pairs], [length for _, length in pairs]

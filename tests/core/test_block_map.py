@@ -34,13 +34,17 @@ def _truth(mask, block_rows, block_keys):
     for i, r in enumerate(rows):
         for j, k in enumerate(keys):
             block = dense[:, :, r : r + block_rows, k : k + block_keys]
-            kinds[:, :, i, j] = np.where(block.all(axis=(2, 3)), FULL, np.where(block.any(axis=(2, 3)), PARTIAL, EMPTY))
+            kinds[:, :, i, j] = np.where(
+                block.all(axis=(2, 3)), FULL, np.where(block.any(axis=(2, 3)), PARTIAL, EMPTY)
+            )
     return kinds
 
 
 def _spread(blocks, mask, block_rows, block_keys):
     """Give every (row, key) the value of its block."""
-    return blocks.repeat(block_rows, axis=2)[:, :, : mask.num_rows].repeat(block_keys, axis=3)[..., : mask.num_keys]
+    return blocks.repeat(block_rows, axis=2)[:, :, : mask.num_rows].repeat(block_keys, axis=3)[
+        ..., : mask.num_keys
+    ]
 
 
 @LAW
@@ -61,14 +65,20 @@ def test_by_extrema_empty_and_full_are_never_wrong(mask, block_rows, block_keys)
 @EVERY_METHOD
 @settings(deadline=None, max_examples=150)
 @given(masks(max_rows=13, max_keys=9), SIZES, SIZES)
-def test_applying_only_the_spans_that_cut_a_block_gives_exactly_the_visible_pairs(method, mask, block_rows, block_keys):
+def test_applying_only_the_spans_that_cut_a_block_gives_exactly_the_visible_pairs(
+    method, mask, block_rows, block_keys
+):
     blocks = BlockMap.from_mask(mask, block_rows, block_keys, method=method)
     nothing = np.zeros_like(mask.lts)
     outside_lower = ColumnMask(mask.lts, mask.lte, nothing, nothing, num_rows=mask.num_rows).to_dense()
     outside_upper = ColumnMask(nothing, nothing, mask.uts, mask.ute, num_rows=mask.num_rows).to_dense()
     kinds = _spread(blocks.kinds, mask, block_rows, block_keys)
     cuts = _spread(blocks.cuts, mask, block_rows, block_keys)
-    seen = (kinds != EMPTY) & (outside_lower | (cuts & CUT_BY_LOWER == 0)) & (outside_upper | (cuts & CUT_BY_UPPER == 0))
+    seen = (
+        (kinds != EMPTY)
+        & (outside_lower | (cuts & CUT_BY_LOWER == 0))
+        & (outside_upper | (cuts & CUT_BY_UPPER == 0))
+    )
     assert_equal(seen, mask.to_dense())
     assert not blocks.cuts[blocks.kinds != PARTIAL].any()
     assert blocks.cuts[blocks.kinds == PARTIAL].all()
@@ -191,7 +201,9 @@ def test_every_head_and_batch_entry_has_its_own_blocks(method):
     mask = random_mask(np.random.default_rng(10), 2, 3, 12, 9)
     kinds = BlockMap.from_mask(mask, 4, 4, method=method).kinds
     for batch, head in np.ndindex(2, 3):
-        alone = ColumnMask(*(vector[batch : batch + 1, head : head + 1] for vector in mask.vectors), num_rows=12)
+        alone = ColumnMask(
+            *(vector[batch : batch + 1, head : head + 1] for vector in mask.vectors), num_rows=12
+        )
         assert_equal(kinds[batch, head], BlockMap.from_mask(alone, 4, 4, method=method).kinds[0, 0])
 
 
@@ -212,7 +224,9 @@ def test_the_kinds_are_counted():
     assert repr(blocks) == "BlockMap(8 x 8 in blocks of 2 x 2: 6 empty, 4 partial, 6 full)"
 
 
-@pytest.mark.parametrize("make", [lambda mask: BlockMap.from_mask(mask, 2, 2), lambda mask: BlockExtrema.from_mask(mask, 2)])
+@pytest.mark.parametrize(
+    "make", [lambda mask: BlockMap.from_mask(mask, 2, 2), lambda mask: BlockExtrema.from_mask(mask, 2)]
+)
 def test_maps_and_extrema_are_read_only_also_after_pickling(make):
     for value in (make(patterns.causal(8)), pickle.loads(pickle.dumps(make(patterns.causal(8))))):
         arrays = [array for array in vars(value).values() if isinstance(array, np.ndarray)]
@@ -252,7 +266,9 @@ def test_the_usual_patterns_visit_exactly_the_visible_blocks_by_extrema():
         patterns.global_sliding_window(8192, 16, 512, 512),
     ]
     for mask in usual:
-        exact, by_extrema = (BlockMap.from_mask(mask, 128, 128, method=method).kinds for method in METHODS.names())
+        exact, by_extrema = (
+            BlockMap.from_mask(mask, 128, 128, method=method).kinds for method in METHODS.names()
+        )
         assert_equal(by_extrema == EMPTY, exact == EMPTY)
 
 
@@ -263,7 +279,11 @@ def test_an_unknown_method_lists_the_known_ones():
 
 @pytest.mark.parametrize(
     ("sizes", "words"),
-    [((0, 2), "block_rows must be >= 1, got 0"), ((2, -1), "block_keys must be >= 1"), ((2, 2.0), "block_keys must be an")],
+    [
+        ((0, 2), "block_rows must be >= 1, got 0"),
+        ((2, -1), "block_keys must be >= 1"),
+        ((2, 2.0), "block_keys must be an"),
+    ],
 )
 def test_block_sizes_below_one_are_refused(sizes, words):
     with pytest.raises(MaskError, match=words):

@@ -72,14 +72,20 @@ def test_what_is_no_integer_array_of_one_shape_is_refused(value, words):
 
 @pytest.mark.parametrize(
     ("num_rows", "words"),
-    [(8.0, "num_rows must be an integer"), (True, "num_rows must be an integer"), (-1, "num_rows must be in 0")],
+    [
+        (8.0, "num_rows must be an integer"),
+        (True, "num_rows must be an integer"),
+        (-1, "num_rows must be in 0"),
+    ],
 )
 def test_rows_that_are_no_row_count_are_refused(num_rows, words):
     with pytest.raises(MaskError, match=words):
         ColumnMask(*VECTORS, num_rows=num_rows)
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64])
+@pytest.mark.parametrize(
+    "dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]
+)
 def test_any_integer_dtype_is_taken_and_stored_as_int32(dtype):
     mask = ColumnMask(*(vector.astype(dtype) for vector in VECTORS), num_rows=8)
     assert [vector.dtype for vector in mask.vectors] == [np.int32] * 4
@@ -104,7 +110,14 @@ def test_changing_the_input_afterwards_does_not_change_the_mask():
 def test_vectors_are_read_only_and_contiguous_whatever_they_were_made_from():
     strided = [np.asfortranarray(np.tile(vector, (2, 2, 1)).astype(np.int32)) for vector in VECTORS]
     base = ColumnMask(*strided, num_rows=8)
-    derived = [base, base.canonical(), base.slice_rows(1, 5), base.slice_keys(0, 2), base.take_keys([1]), base & base]
+    derived = [
+        base,
+        base.canonical(),
+        base.slice_rows(1, 5),
+        base.slice_keys(0, 2),
+        base.take_keys([1]),
+        base & base,
+    ]
     for vector in [vector for mask in derived for vector in mask.vectors]:
         assert vector.flags.c_contiguous
         with pytest.raises(ValueError, match="read-only"):
@@ -182,8 +195,9 @@ def test_the_canonical_form_means_the_same_and_is_its_own_canonical_form(mask):
     canonical = mask.canonical()
     assert_equal(canonical.to_dense(), mask.to_dense())
     assert canonical.canonical() is canonical
-    for mine, again in zip(canonical.vectors, ColumnMask(*canonical.vectors, num_rows=mask.num_rows).canonical().vectors):
-        assert_equal(mine, again)
+    again = ColumnMask(*canonical.vectors, num_rows=mask.num_rows).canonical()
+    for name in ("lts", "lte", "uts", "ute"):
+        assert_equal(getattr(canonical, name), getattr(again, name), name)
 
 
 @settings(deadline=None, max_examples=150)

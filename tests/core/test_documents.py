@@ -60,9 +60,7 @@ def test_a_document_of_one_token_is_a_position_of_zero():
     assert documents.lengths_from_position_ids([0, 0, 0, 1]).tolist() == [1, 1, 2]
 
 
-@pytest.mark.parametrize(
-    "read", [documents.lengths_from_document_ids, documents.lengths_from_position_ids]
-)
+@pytest.mark.parametrize("read", [documents.lengths_from_document_ids, documents.lengths_from_position_ids])
 def test_no_tokens_are_no_documents(read):
     assert read([]).tolist() == []
     assert documents.lengths_from_cumulative([0]).tolist() == []
@@ -90,13 +88,19 @@ def test_no_tokens_are_no_documents(read):
             lambda: documents.lengths_from_position_ids([1, 2]),
             "position_ids[0] = 1 must be 0: a document counts up from 0 (1 of 2 are wrong)",
         ),
-        (lambda: documents.position_ids([2, -1]), "lengths[1] must be in 0..2147483647, got -1 (1 of 2 are wrong)"),
+        (
+            lambda: documents.position_ids([2, -1]),
+            "lengths[1] must be in 0..2147483647, got -1 (1 of 2 are wrong)",
+        ),
         (
             lambda: documents.cumulative_lengths([2**31 - 1, 1]),
             "2 lengths sum to 2147483648; they must sum to at most 2147483647 tokens",
         ),
         (lambda: documents.document_ids([1.0]), "lengths[0] must be an integer, got 1.0 (float)"),
-        (lambda: documents.lengths_from_position_ids([[0, 1]]), "position_ids must be a sequence of integers, got [[0, 1]]"),
+        (
+            lambda: documents.lengths_from_position_ids([[0, 1]]),
+            "position_ids must be a sequence of integers, got [[0, 1]]",
+        ),
     ],
 )
 def test_what_describes_no_documents_is_refused_with_the_token_and_the_rule(call, message):

@@ -59,7 +59,9 @@ def test_rows_as_many_as_int32_counts_need_no_memory_for_each():
 def test_localization_commutes_with_taking_keys(mask, data):
     offsets, lengths = data.draw(chunks(mask.num_rows))
     keys = range(0, mask.num_keys, 2)
-    assert localize(mask.take_keys(keys), offsets, lengths) == localize(mask, offsets, lengths).take_keys(keys)
+    assert localize(mask.take_keys(keys), offsets, lengths) == localize(mask, offsets, lengths).take_keys(
+        keys
+    )
 
 
 @LAW
@@ -149,7 +151,11 @@ def _images(pairs, boundary):
 @pytest.mark.parametrize(
     ("offsets", "lengths", "words"),
     [
-        ([4, 0], [2, 2], r"chunk 1: rows \[0, 2\) must start at or behind 6, .* chunks must ascend \(1 of 2 are wrong\)"),
+        (
+            [4, 0],
+            [2, 2],
+            r"chunk 1: rows \[0, 2\) must start at or behind 6, .* chunks must ascend \(1 of 2 are wrong\)",
+        ),
         ([0, 1], [2, 2], r"chunk 1: rows \[1, 3\) must start at or behind 2"),
         ([0, 6], [2, 3], r"chunk 1: rows \[6, 9\) must .* end at or before num_rows=8"),
         ([0], [1, 1], "offsets and lengths must have one length, got 1 and 2"),

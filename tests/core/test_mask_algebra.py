@@ -96,14 +96,18 @@ def test_slices_are_slices_of_the_dense_mask(mask, data):
 @LAW
 @given(masks(max_keys=5), st.data())
 def test_taking_keys_takes_columns_of_the_dense_mask(mask, data):
-    index = data.draw(st.lists(st.integers(0, mask.num_keys - 1), max_size=8) if mask.num_keys else st.just([]))
+    index = data.draw(
+        st.lists(st.integers(0, mask.num_keys - 1), max_size=8) if mask.num_keys else st.just([])
+    )
     assert_equal(mask.take_keys(index).to_dense(), mask.to_dense()[..., np.array(index, dtype=int)])
 
 
 @LAW
 @given(masks(max_rows=6), st.permutations(range(5)))
 def test_permuting_keys_there_and_back_changes_nothing(mask, order):
-    whole = mask.take_keys([key % mask.num_keys for key in range(5)]) if mask.num_keys else patterns.full(4, 5)
+    whole = (
+        mask.take_keys([key % mask.num_keys for key in range(5)]) if mask.num_keys else patterns.full(4, 5)
+    )
     assert whole.take_keys(order).take_keys(np.argsort(order)) == whole
 
 
@@ -126,7 +130,9 @@ def test_packing_causal_masks_is_the_causal_document_mask():
 
 def test_packing_broadcasts_batch_and_heads():
     several = random_mask(np.random.default_rng(1), 2, 3, 4, 2).canonical()
-    tail_only = ColumnMask(several.lts, np.full_like(several.lts, 4), several.lts * 0, several.lts * 0, num_rows=4)
+    tail_only = ColumnMask(
+        several.lts, np.full_like(several.lts, 4), several.lts * 0, several.lts * 0, num_rows=4
+    )
     packed = pack([patterns.full(2), tail_only])
     assert packed.shape == (2, 3, 6, 4)
     assert_equal(packed.to_dense()[:, :, 2:, 2:], tail_only.to_dense())
@@ -192,13 +198,19 @@ def test_a_head_of_its_own_for_each_query_head_keeps_its_meaning_through_and():
 @pytest.mark.parametrize(
     ("operation", "words"),
     [
-        (lambda mask: mask & patterns.full(4, 3), "&: both masks must have the same rows and keys, got 4 x 4 and 4 x 3"),
+        (
+            lambda mask: mask & patterns.full(4, 3),
+            "&: both masks must have the same rows and keys, got 4 x 4 and 4 x 3",
+        ),
         (lambda mask: mask | patterns.full(3, 4), r"\|: both masks .* got 4 x 4 and 3 x 4"),
         (lambda mask: mask.slice_rows(3, 2), r"start must be in 0\.\.2, got 3"),
         (lambda mask: mask.slice_rows(0, 5), r"end must be in 0\.\.4, got 5"),
         (lambda mask: mask.slice_keys(-1, 2), r"start must be in 0\.\.2, got -1"),
         (lambda mask: mask.slice_keys(0, 2.0), "end must be an integer, got 2.0"),
-        (lambda mask: mask.take_keys([0, 4, -1]), r"index\[1\] must be in 0\.\.3, got 4 \(2 of 3 are wrong\)"),
+        (
+            lambda mask: mask.take_keys([0, 4, -1]),
+            r"index\[1\] must be in 0\.\.3, got 4 \(2 of 3 are wrong\)",
+        ),
         (lambda mask: mask.take_keys([True, False]), r"index\[0\] must be an integer, got True"),
         (lambda mask: mask.take_keys([0.0]), r"index\[0\] must be an integer, got 0.0"),
         (lambda mask: mask.take_keys([[0]]), "index must be a sequence of integers"),

@@ -17,7 +17,9 @@ LENGTHS = st.lists(st.integers(0, 5), max_size=4)
 
 
 def _loop(rows, keys, sees):
-    return np.array([[bool(sees(i, k)) for k in range(keys)] for i in range(rows)], dtype=bool).reshape(rows, keys)
+    return np.array([[bool(sees(i, k)) for k in range(keys)] for i in range(rows)], dtype=bool).reshape(
+        rows, keys
+    )
 
 
 def _assert_is(mask, sees):
@@ -74,7 +76,9 @@ def test_share_question_sees_the_question_and_its_own_part(groups, padding):
     questions = {sum(len(group) for group in groups[:i]) for i in range(len(groups))}
 
     def sees(i, k):
-        return document_of[i] == document_of[k] >= 0 and k <= i and (part[k] in questions or part[k] == part[i])
+        return (
+            document_of[i] == document_of[k] >= 0 and k <= i and (part[k] in questions or part[k] == part[i])
+        )
 
     _assert_is(patterns.share_question(groups, padding=padding), sees)
 
@@ -91,7 +95,9 @@ def test_global_sliding_window_sees_and_is_seen_by_the_first_tokens(rows, num_gl
 def test_causal_blockwise_sees_its_block_and_the_last_block_sees_all(lengths):
     part = _part_of(lengths)
     last = len(lengths) - 1
-    _assert_is(patterns.causal_blockwise(lengths), lambda i, k: k <= i and (part[i] == part[k] or part[i] == last))
+    _assert_is(
+        patterns.causal_blockwise(lengths), lambda i, k: k <= i and (part[i] == part[k] or part[i] == last)
+    )
 
 
 @pytest.mark.parametrize("lengths", [[4], [0, 4], [3, 4], [1, 2, 4], [0, 0], []])
@@ -99,15 +105,17 @@ def test_causal_blockwise_takes_padding_where_two_spans_suffice(lengths):
     part = _part_of(lengths, 3)
     last = len(lengths) - 1
     mask = patterns.causal_blockwise(lengths, padding=3)
-    _assert_is(mask, lambda i, k: part[i] >= 0 <= part[k] and k <= i and (part[i] == part[k] or part[i] == last))
+    _assert_is(
+        mask, lambda i, k: part[i] >= 0 <= part[k] and k <= i and (part[i] == part[k] or part[i] == last)
+    )
 
 
 def test_causal_blockwise_with_padding_behind_several_blocks_is_refused_because_it_needs_three_spans():
     with pytest.raises(MaskError) as caught:
         patterns.causal_blockwise([2, 3, 4], padding=1)
     assert str(caught.value) == (
-        "blocks with padding behind: column 1 needs 3 hidden spans, [0, 1), [2, 5), [9, 10); a column mask has two "
-        "(1 of 10 columns are wrong)"
+        "blocks with padding behind: column 1 needs 3 hidden spans, [0, 1), [2, 5), [9, 10); "
+        "a column mask has two (1 of 10 columns are wrong)"
     )
 
 
@@ -221,7 +229,9 @@ def test_lengths_that_do_not_sum_to_the_tokens_are_refused(pattern):
 
 def test_lengths_may_be_arrays_of_any_integer_dtype():
     assert patterns.document(np.array([3, 4], dtype=np.uint8)) == patterns.document((3, 4))
-    assert patterns.prefix_lm_document(np.array([[1, 3], [0, 4]])) == patterns.prefix_lm_document([(1, 3), (0, 4)])
+    assert patterns.prefix_lm_document(np.array([[1, 3], [0, 4]])) == patterns.prefix_lm_document(
+        [(1, 3), (0, 4)]
+    )
 
 
 @pytest.mark.parametrize(
@@ -241,12 +251,27 @@ def test_lengths_may_be_arrays_of_any_integer_dtype():
         (lambda: patterns.share_question([[2, 1], []]), r"groups\[1\] must be \[question, answer, ...\]"),
         (lambda: patterns.share_question([3]), r"groups\[0\] must be \[question, answer, ...\]"),
         (lambda: patterns.share_question([[2], [1, -1]]), r"groups\[1\]\[1\] must be in .*, got -1"),
-        (lambda: patterns.prefix_lm_document([(1, 2), (3, 2)]), r"documents\[1\]: prefix 3 must be <= length 2"),
-        (lambda: patterns.prefix_lm_document([(1, 2, 3)]), r"documents\[0\] must be \(prefix, length\), got \(1, 2, 3\)"),
+        (
+            lambda: patterns.prefix_lm_document([(1, 2), (3, 2)]),
+            r"documents\[1\]: prefix 3 must be <= length 2",
+        ),
+        (
+            lambda: patterns.prefix_lm_document([(1, 2, 3)]),
+            r"documents\[0\] must be \(prefix, length\), got \(1, 2, 3\)",
+        ),
+        (lambda: patterns.share_question(5), r"groups must be a sequence of \[question, .*, got 5"),
+        (lambda: patterns.share_question(["ab"]), r"groups\[0\] must be a sequence of integers, got 'ab'"),
+        (lambda: patterns.prefix_lm_document([None]), r"documents\[0\] must be \(prefix, length\), got None"),
         (lambda: patterns.prefix_lm_document([5]), r"documents\[0\] must be \(prefix, length\), got 5"),
-        (lambda: patterns.prefix_lm_document([(True, 2.5)]), r"documents\[0\]\[0\] must be an integer, got True"),
+        (
+            lambda: patterns.prefix_lm_document([(True, 2.5)]),
+            r"documents\[0\]\[0\] must be an integer, got True",
+        ),
         (lambda: patterns.prefix_lm_causal(4, 5), r"prefix must be in 0\.\.4, got 5"),
-        (lambda: patterns.qk_sparse(4, [(0, 1), (3, 2)]), r"stretches\[1\] = \[3, 5\) must end at or before num_rows=4"),
+        (
+            lambda: patterns.qk_sparse(4, [(0, 1), (3, 2)]),
+            r"stretches\[1\] = \[3, 5\) must end at or before num_rows=4",
+        ),
         (lambda: patterns.random_eviction(4, 0, seed=0), r"start_row must be in 1\.\.4, got 0"),
         (lambda: patterns.random_eviction(4, 2, heads=0, seed=0), "heads must be >= 1, got 0"),
         (lambda: patterns.random_eviction(4, 2, seed=None), "seed must be an integer, got None"),

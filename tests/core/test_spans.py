@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -33,7 +35,7 @@ def test_a_union_hides_the_same_rows_in_ascending_spans_that_do_not_touch(family
     assert _rows(merged) == _rows(family)
     real = [pair for pair in merged if pair[0] < pair[1]]
     assert merged == real + [(ROWS, ROWS)] * (len(merged) - len(real))
-    assert all(before[1] < behind[0] for before, behind in zip(real, real[1:], strict=False))
+    assert all(before[1] < behind[0] for before, behind in pairwise(real))
 
 
 @settings(deadline=None, max_examples=200)
@@ -69,5 +71,7 @@ def test_the_canonical_vectors_are_these(spans, vectors):
 
 def test_row_numbers_up_to_the_largest_int32_are_merged_without_overflow():
     most = 2**31 - 1
-    starts, ends = span.union([np.array([most - 1]), np.array([0])], [np.array([most]), np.array([most - 1])], most)
+    starts, ends = span.union(
+        [np.array([most - 1]), np.array([0])], [np.array([most]), np.array([most - 1])], most
+    )
     assert _pairs(starts, ends) == [(0, most), (most, most)]

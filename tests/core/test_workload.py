@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from core_masks import assert_equal, mask_of_columns, masks, random_mask
@@ -54,8 +56,10 @@ def test_pairs_by_row_range_are_sums_of_the_dense_mask(mask, data):
     bounds = sorted(data.draw(st.lists(st.integers(0, mask.num_rows), min_size=1, max_size=6)))
     counted = visible_pairs_by_row_range(mask, bounds)
     by_row = mask.to_dense().sum(axis=3)
-    expected = [by_row[:, :, start:end].sum(axis=2) for start, end in zip(bounds, bounds[1:], strict=False)]
-    assert_equal(counted, np.array(expected).reshape(len(bounds) - 1, mask.batch, mask.heads).transpose(1, 2, 0))
+    expected = [by_row[:, :, start:end].sum(axis=2) for start, end in pairwise(bounds)]
+    assert_equal(
+        counted, np.array(expected).reshape(len(bounds) - 1, mask.batch, mask.heads).transpose(1, 2, 0)
+    )
 
 
 @LAW
@@ -73,8 +77,10 @@ def test_block_counts_are_the_counts_of_the_block_map_by_extrema(mask, row_size,
 def test_block_counts_of_any_row_bounds_are_those_of_each_row_block_alone(mask, key_size, data):
     bounds = sorted(data.draw(st.lists(st.integers(0, mask.num_rows), min_size=2, max_size=6)))
     full, partial = block_counts(mask, bounds, key_size)
-    for i, (start, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
-        kinds = BlockMap.from_mask(mask.slice_rows(start, end), max(end - start, 1), key_size, method="extrema").kinds
+    for i, (start, end) in enumerate(pairwise(bounds)):
+        kinds = BlockMap.from_mask(
+            mask.slice_rows(start, end), max(end - start, 1), key_size, method="extrema"
+        ).kinds
         assert_equal(full[..., i], (kinds == FULL).sum(axis=(2, 3)))
         assert_equal(partial[..., i], (kinds == PARTIAL).sum(axis=(2, 3)))
 
@@ -139,7 +145,10 @@ def test_overlapping_spans_hide_a_pair_once():
     ("call", "words"),
     [
         (lambda mask: visible_pairs_by_chunk(mask, chunk_size=0), "chunk_size must be >= 1, got 0"),
-        (lambda mask: visible_pairs_by_chunk(mask, chunk_size=2, key_chunk_size=-1), "key_chunk_size must be >= 1"),
+        (
+            lambda mask: visible_pairs_by_chunk(mask, chunk_size=2, key_chunk_size=-1),
+            "key_chunk_size must be >= 1",
+        ),
         (lambda mask: needs(mask, chunk_size=1.5), "chunk_size must be an integer, got 1.5"),
         (lambda mask: visible_pairs_by_row_range(mask, []), "bounds must hold at least one row number"),
         (lambda mask: visible_pairs_by_row_range(mask, [0, 9]), r"bounds\[1\] must be in 0\.\.8, got 9"),
