@@ -11,8 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-# An editable install finds the packages by a finder of its own, before the folders of sys.path; without it the
-# copy is looked at.
+# An editable install finds the packages by a finder of its own, before the folders of sys.path; without it
+# the copy is looked at.
 LINT = """
 import sys
 sys.meta_path[:] = [finder for finder in sys.meta_path if "ScikitBuild" not in type(finder).__name__]
