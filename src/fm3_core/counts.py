@@ -7,6 +7,7 @@ function of the chunk's boundaries, so its second difference is nothing but the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -42,7 +43,8 @@ class RowChunks:
     @classmethod
     def equal(cls, num_rows: int, size: int) -> RowChunks:
         """Cut num_rows rows into chunks of one size; the last may be shorter."""
-        return cls(np.append(np.arange(0, num_rows, size, dtype=np.int64), num_rows), size)
+        starts = np.arange(0, num_rows, size, dtype=np.int64)
+        return cls(np.append(starts, num_rows), min(size, max(num_rows, 1)))
 
     @classmethod
     def between(cls, name: str, bounds: ArrayLike, num_rows: int) -> RowChunks:
@@ -74,7 +76,7 @@ class RowChunks:
 
         A boundary at the end of all chunks falls in chunk num_chunks, or 0 rows before the end of the last.
         """
-        row = np.clip(row, self.bounds[0], self.bounds[-1])
+        row = np.clip(row, int(self.bounds[0]), int(self.bounds[-1]))
         chunk = row // self.size if self.size else np.searchsorted(self.bounds, row, side="right") - 1
         return chunk, np.append(self.bounds[1:], self.bounds[-1])[chunk] - row
 
@@ -152,25 +154,28 @@ def _count(
 ) -> NDArray[np.int64]:
     """Sum the signed rows of each row chunk in all spans, by key chunk: int64 [row chunks, key chunks]."""
     shape = (rows.num_chunks + 1, key_chunks)
-    bins, signs, rows_left = [], [], []
+    bins: dict[int, list[Ints]] = {1: [], -1: []}
+    rows_left: dict[int, list[Ints]] = {1: [], -1: []}
     for start, end, sign in families:
         key = np.flatnonzero(start < end)
         key_chunk = key // key_size
         for boundary, sign_here in ((start[key], sign), (end[key], -sign)):
             chunk, to_end = rows.place(boundary)
-            bins.append(chunk * np.int64(key_chunks) + key_chunk)
-            signs.append(np.full(len(key), sign_here, dtype=np.int8))
-            rows_left.append(sign_here * to_end)
-    index = np.concatenate(bins)
-    opened = np.cumsum(_sum_by_bin(index, np.concatenate(signs), shape), axis=0)
-    counted = _sum_by_bin(index, np.concatenate(rows_left), shape)[:-1]
-    counted[1:] += opened[:-2] * rows.lengths[1:, None]
-    return counted
+            bins[sign_here].append(chunk * np.int64(key_chunks) + key_chunk)
+            rows_left[sign_here].append(to_end)
+    opening, closing = np.concatenate(bins[1]), np.concatenate(bins[-1])
+    opened = np.bincount(opening, minlength=math.prod(shape))
+    opened -= np.bincount(closing, minlength=math.prod(shape))
+    counted = _sum_by_bin(opening, np.concatenate(rows_left[1]), shape)
+    counted -= _sum_by_bin(closing, np.concatenate(rows_left[-1]), shape)
+    open_before = np.cumsum(opened.reshape(shape)[:-2], axis=0)
+    counted[1:-1] += open_before * rows.lengths[1:, None]
+    return counted[:-1]
 
 
 def _sum_by_bin(index: Ints, values: Ints, shape: tuple[int, int]) -> NDArray[np.int64]:
-    """Sum integers by bin, exactly: in two halves where float64 weights could round."""
-    if len(values) * int(np.abs(values).max(initial=0)) < _EXACT_FLOATS:
+    """Sum non-negative integers by bin, exactly: in two halves where float64 weights could round."""
+    if len(values) * int(values.max(initial=0)) < _EXACT_FLOATS:
         summed = np.bincount(index, weights=values, minlength=shape[0] * shape[1])
         return summed.astype(np.int64).reshape(shape)
     high = values >> 16

@@ -63,9 +63,10 @@ def needs(mask: ColumnMask, *, chunk_size: int) -> NDArray[np.bool_]:
     Returns:
         bool [row chunks, key chunks].
     """
-    rows = RowChunks.equal(mask.num_rows, require_int("chunk_size", chunk_size, minimum=1))
-    needed = np.zeros((rows.num_chunks, num_key_chunks(mask, rows.size)), dtype=np.bool_)
-    for cells, counted in visible_pairs(mask, rows, rows.size):
+    size = require_int("chunk_size", chunk_size, minimum=1)
+    rows = RowChunks.equal(mask.num_rows, size)
+    needed = np.zeros((rows.num_chunks, num_key_chunks(mask, size)), dtype=np.bool_)
+    for cells, counted in visible_pairs(mask, rows, size):
         needed[:, cells.key_chunks] |= counted > 0
     return needed
 
