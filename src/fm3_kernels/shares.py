@@ -37,15 +37,15 @@ def shares(
         kv_heads: heads of k and v.
         mask_batch: 1 or `batch`.
         mask_heads: heads of the mask.
-        max_products: most (batch entry, query head) pairs a share may stack; a share has at least one kv
-            head's.
+        max_products: most (batch entry, query head) pairs that a share stacks; a share has at least one.
     """
+    max_products = max(1, max_products)
     entries = [(0, 0, batch)] if mask_batch == 1 else [(b, b, b + 1) for b in range(batch)]
     for mask_head in range(mask_heads):
         for kv_start, kv_end, first_query, heads_per_kv in _groups(
-            mask_head, query_heads // kv_heads, query_heads // mask_heads
+            mask_head, query_heads // kv_heads, query_heads // mask_heads, max_products
         ):
-            kv_step = max(1, max_products // heads_per_kv)
+            kv_step = max_products // heads_per_kv
             batch_step = max(1, max_products // (heads_per_kv * (kv_end - kv_start)))
             for entry, batch_start, batch_end in entries:
                 for b in range(batch_start, batch_end, batch_step):
@@ -62,14 +62,16 @@ def shares(
                         )
 
 
-def _groups(mask_head: int, per_kv: int, per_mask: int) -> Iterator[tuple[int, int, int, int]]:
+def _groups(
+    mask_head: int, per_kv: int, per_mask: int, max_products: int
+) -> Iterator[tuple[int, int, int, int]]:
     """Yield (kv start, kv end, first query head, query heads for each kv head) of one mask head."""
     first, last = mask_head * per_mask, (mask_head + 1) * per_mask
-    if per_mask % per_kv == 0:
+    if per_mask % per_kv == 0 and per_kv <= max_products:
         yield first // per_kv, last // per_kv, first, per_kv
         return
     while first < last:
         kv = first // per_kv
-        stop = min(last, (kv + 1) * per_kv)
+        stop = min(last, (kv + 1) * per_kv, first + max_products)
         yield kv, kv + 1, first, stop - first
         first = stop

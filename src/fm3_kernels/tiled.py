@@ -41,8 +41,12 @@ class TiledEngine:
         block_rows: query rows of a row block.
         block_keys: keys of a block of the mask.
         run_keys: most keys of one matrix product, a multiple of block_keys.
-        tile_elements: most elements of a score tile, unless one kv head's rows need more; forward keeps one
-            tile, backward two.
+        tile_elements: most elements of a score tile, unless one block of one head needs more; forward keeps
+            one tile, backward two.
+
+    The defaults are the fastest of those tried at 16K tokens (causal documents, 8 heads of dim 64, float32,
+    two AVX-512 cores), forward + backward: 1.81 s; block_rows 128 took 1.92 s, run_keys 512 with half the
+    tile 1.93 s, half the tile 2.08 s, an eighth of it 3.98 s, block_keys 64 1.92 s.
     """
 
     block_rows: int = 256

@@ -152,7 +152,7 @@ def plain_errors(inputs: Inputs) -> dict[str, float]:
     """Return the largest error of each result when it is computed plainly in the inputs' dtype."""
     dtype, single = inputs.q.dtype, inputs.to(torch.float32)
     if dtype == torch.float64:
-        # The oracle is float64 too, and its error adds to the two allowed: float32's, scaled by the roundings.
+        # The oracle is float64 too: its error, float32's scaled by the roundings, adds to the two allowed.
         ratio = 1.5 * torch.finfo(dtype).eps / torch.finfo(torch.float32).eps
         return {name: ratio * error for name, error in plain_errors(single).items()}
     truth = run_engine(inputs.to(torch.float64), "reference")
