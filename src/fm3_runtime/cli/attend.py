@@ -143,6 +143,8 @@ def _print_report(
         f"[bold]{len(packed.lengths)} documents, {mask.num_rows:,} tokens[/] "
         f"({packed.names[0]} ... {packed.names[-1]})"
     )
+    if packed.skipped:
+        console.print(f"[dim]{len(packed.skipped)} files left out, the first: {packed.skipped[0]}[/]")
     console.print(
         f"mask {options.mask}, density {mask.density:.4f}, "
         f"{int(mask.visible_pairs().sum()):,} visible pairs; q {options.heads} x {options.head_dim}, "
