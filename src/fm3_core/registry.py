@@ -47,9 +47,9 @@ class Registry(Generic[T]):
 
     def get(self, name: str) -> T:
         """Return the thing called `name`; an unknown name is an error that lists the known ones."""
-        if name in self._things:
+        if isinstance(name, str) and name in self._things:
             return self._things[name]
-        points = self._entry_points().get(name)
+        points = self._entry_points().get(name) if isinstance(name, str) else None
         if points is None:
             raise UnknownNameError(self._unknown(name))
         offers = sorted({point.value for point in points})
@@ -67,7 +67,7 @@ class Registry(Generic[T]):
 
     def __contains__(self, name: object) -> bool:
         """Say whether `name` is known."""
-        return name in self._things or name in self._entry_points()
+        return isinstance(name, str) and (name in self._things or name in self._entry_points())
 
     def _entry_points(self) -> dict[str, list[EntryPoint]]:
         found: dict[str, list[EntryPoint]] = {}

@@ -120,7 +120,7 @@ def _pack(start: Ints, end: Ints, num_rows: int) -> Ints:
 
 
 def _merge(packed: list[Ints], num_rows: int) -> None:
-    """Merge each column's packed spans in place where they overlap or touch; they come out in ascending order."""
+    """Merge packed spans in place where they overlap or touch; they come out in ascending order."""
     _sort(packed)
     absent = _absent(num_rows)
     for i in range(1, len(packed)):

@@ -36,6 +36,7 @@ def test_a_registered_thing_is_found_by_name(things):
     assert "one" in things
     assert "three" not in things
     assert 1 not in things
+    assert ["one"] not in things
 
 
 def test_an_unknown_name_lists_the_known_ones(things):
@@ -43,6 +44,12 @@ def test_an_unknown_name_lists_the_known_ones(things):
         things.get("three")
     assert str(caught.value) == "unknown thing 'three'; known: one, two"
     assert isinstance(caught.value, Fm3Error | ValueError)
+
+
+@pytest.mark.parametrize("name", [None, 1, ["one"]])
+def test_what_is_no_name_is_unknown(things, name):
+    with pytest.raises(UnknownNameError, match=r"unknown thing .*; known: one, two"):
+        things.get(name)
 
 
 def test_an_empty_registry_says_so():
