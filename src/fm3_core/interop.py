@@ -96,9 +96,8 @@ def startend_row_indices(canonical: Vectors, num_rows: int) -> tuple[NDArray[np.
     diagonal = np.broadcast_to(causal_end(num_rows, lts.shape[2]), lts.shape)
     upper_reaches_bottom = (ute == num_rows) & (uts < ute)
     tail = np.where(upper_reaches_bottom, uts, np.where(lte == num_rows, lts, num_rows)).astype(np.int32)
-    past_diagonal = np.maximum(tail, diagonal)
     one_upper = (lts == lte) & (uts < ute)
-    middle_start = np.where(one_upper, np.minimum(diagonal, ute), lts).astype(np.int32)
+    middle_start = np.where(one_upper, diagonal, lts).astype(np.int32)
     middle_end = np.where(one_upper, ute, lte).astype(np.int32)
 
     def says_the_same(vectors: Vectors) -> bool:
@@ -106,8 +105,8 @@ def startend_row_indices(canonical: Vectors, num_rows: int) -> tuple[NDArray[np.
         written = span.canonical_vectors(*merged, num_rows)
         return all(np.array_equal(mine, theirs) for mine, theirs in zip(written, canonical, strict=True))
 
-    if says_the_same((past_diagonal, bottom, nothing, diagonal)):
-        return _stack(past_diagonal), True
+    if says_the_same((tail, bottom, nothing, diagonal)):
+        return _stack(tail), True
     if says_the_same((middle_start, middle_end, nothing, diagonal)):
         return _stack(middle_start, middle_end), True
     head = np.where(uts == 0, ute, 0).astype(np.int32)

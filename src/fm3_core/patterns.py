@@ -79,8 +79,8 @@ def global_sliding_window(num_rows: int, num_global: int, left: int, right: int)
     rows, key = _rows_and_key(num_rows)
     num_global, left, right = _at_most(rows, num_global=num_global, left=left, right=right)
     everywhere = key < num_global
-    first_hidden_below = np.where(everywhere, rows, np.maximum(key + left + 1, num_global))
-    first_visible = np.where(everywhere, num_global, np.maximum(key - right, num_global))
+    first_hidden_below = np.where(everywhere, rows, key + left + 1)
+    first_visible = np.where(everywhere, num_global, key - right)
     return _mask(rows, rows, lower=(first_hidden_below, rows), upper=(num_global, first_visible))
 
 

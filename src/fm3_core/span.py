@@ -60,7 +60,7 @@ def canonical_vectors(starts: Ints, ends: Ints, num_rows: int) -> Vectors:
         ends: likewise.
         num_rows: rows of the mask.
     """
-    first_is_upper = (starts[1] < ends[1]) | ((starts[0] == 0) & (ends[0] > 0))
+    first_is_upper = (starts[1] < ends[1]) | (starts[0] == 0)
     uts = np.where(first_is_upper, starts[0], 0)
     ute = np.where(first_is_upper, ends[0], 0)
     lts = np.where(first_is_upper, starts[1], starts[0])

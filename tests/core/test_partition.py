@@ -126,6 +126,7 @@ def test_padding_chunks_need_nothing():
         (lambda: Partition(8, 2, ((0, 1, 1), (2, 3))), "chunk 1 is owned by rank 0 and again by rank 0"),
         (lambda: Partition(8, 2, ((0,), (3,))), "chunk 1 is owned by no rank (2 of 4 chunks are missing)"),
         (lambda: Partition(8, 2, ((1, 0), (2, 3))), "rank 0: chunk 0 follows chunk 1; chunks must ascend"),
+        (lambda: Partition(8, 2, ((0, 2, 1), (3,))), "rank 0: chunk 1 follows chunk 2; chunks must ascend"),
         (lambda: Partition(8, 2, ((0, 1, 2, 4),)), "rank 0: chunk must be in 0..3, got 4"),
         (lambda: Partition(8, 2, ((0, 1, 2, -1),)), "rank 0: chunk must be in 0..3, got -1"),
         (lambda: Partition(8, 2, ((0, 1, 2.0, 3),)), "rank 0: chunk must be an integer, got 2.0 (float)"),
