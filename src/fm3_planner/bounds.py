@@ -41,9 +41,20 @@ def compute_bound(problem: PlanProblem) -> Bound:
     Pigeonhole: of the (q-1)P+1 largest chunks some rank holds q; their q smallest and, as that rank holds
     m = floor(n / P) chunks or more, the m - q smallest of all are what it has at least. (With m = ceil(n / P)
     this would be wrong where P does not divide n, as a rank may own one chunk less.)
+
+    Where groups of layers wait for each other, the bounds of the groups add up.
     """
+    best = _largest_load_bound(problem, problem.weights.tolist())
+    if problem.weights_by_group is not None:
+        by_group = [_largest_load_bound(problem, weights).value for weights in problem.groups.tolist()]
+        if sum(by_group) > best.value:
+            best = Bound(sum(by_group), f"groups: the bounds of {len(by_group)} groups of layers add up")
+    return best
+
+
+def _largest_load_bound(problem: PlanProblem, weights: list[int]) -> Bound:
     num_ranks, (per_rank, _) = problem.num_ranks, problem.chunks_per_rank
-    descending = sorted(problem.weights.tolist(), reverse=True)
+    descending = sorted(weights, reverse=True)
     total = sum(descending)
     best = Bound(-(-total // num_ranks), f"average: a total of {total} on {num_ranks} ranks")
     if descending[0] > best.value:
