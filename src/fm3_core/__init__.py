@@ -7,7 +7,7 @@ share.
 """
 
 from fm3_core import documents, patterns
-from fm3_core.blocks import BlockMap
+from fm3_core.blocks import CUT_BY_LOWER, CUT_BY_UPPER, EMPTY, FULL, PARTIAL, BlockMap
 from fm3_core.cluster import Cluster
 from fm3_core.errors import (
     ExchangeError,
@@ -27,6 +27,11 @@ from fm3_core.transfer import Exchange, Transfer
 from fm3_core.workload import block_counts, needs, visible_pairs_by_chunk, visible_pairs_by_row_range
 
 __all__ = [
+    "CUT_BY_LOWER",
+    "CUT_BY_UPPER",
+    "EMPTY",
+    "FULL",
+    "PARTIAL",
     "BlockExtrema",
     "BlockMap",
     "Cluster",

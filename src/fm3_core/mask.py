@@ -264,10 +264,13 @@ def pack(masks: Sequence[ColumnMask]) -> ColumnMask:
         masks: at least one; batch and heads broadcast.
 
     Raises:
-        MaskError: no masks, or the first column that needs three hidden spans.
+        MaskError: no masks, something else than a mask, or the first column that needs three hidden spans.
     """
-    if not masks:
-        raise MaskError("pack needs at least one mask, got none")
+    if isinstance(masks, ColumnMask) or not masks:
+        raise MaskError(f"pack needs a list of at least one mask, got {masks!r}")
+    for i, mask in enumerate(masks):
+        if not isinstance(mask, ColumnMask):
+            raise MaskError(f"masks[{i}] must be a ColumnMask, got {mask!r}")
     batch, heads = _common_size("pack", "batch", masks), _common_size("pack", "heads", masks)
     total, first_row = sum(mask.num_rows for mask in masks), 0
     starts: list[list[Ints]] = [[], [], [], []]

@@ -65,6 +65,10 @@ class Registry(Generic[T]):
         self._things[name] = thing
         return thing
 
+    def __repr__(self) -> str:
+        """List the names."""
+        return f"Registry of {self.kind}s: {', '.join(self.names())}"
+
     def __contains__(self, name: object) -> bool:
         """Say whether `name` is known."""
         return isinstance(name, str) and (name in self._things or name in self._entry_points())

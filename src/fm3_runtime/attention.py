@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 import fm3_kernels
 from fm3_core import ColumnMask, UnsupportedError
-from fm3_kernels import DeviceMask
+from fm3_kernels import DeviceMask, Engine
 from fm3_runtime.step import Step
 
 
@@ -24,7 +24,7 @@ def attention(
     softmax_scale: float | None = None,
     deterministic: bool = False,
     return_lse: Literal[False] = False,
-    engine: str = "auto",
+    engine: str | Engine = "auto",
 ) -> torch.Tensor: ...
 
 
@@ -38,7 +38,7 @@ def attention(
     softmax_scale: float | None = None,
     deterministic: bool = False,
     return_lse: Literal[True],
-    engine: str = "auto",
+    engine: str | Engine = "auto",
 ) -> tuple[torch.Tensor, torch.Tensor]: ...
 
 
@@ -51,7 +51,7 @@ def attention(
     softmax_scale: float | None = None,
     deterministic: bool = False,
     return_lse: bool = False,
-    engine: str = "auto",
+    engine: str | Engine = "auto",
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Return softmax(scale * q k^T) v over the pairs that the mask shows; differentiable in q, k and v.
 
@@ -64,7 +64,7 @@ def attention(
         deterministic: ask for bitwise repeatable gradients.
         return_lse: also return the log of each row's sum of exponentials, float32 [B, Hq, S] (float64 for
             float64).
-        engine: "auto" or an engine's name, see `fm3_kernels.engines`.
+        engine: "auto", a name in `fm3_kernels.engines`, or an engine.
 
     Raises:
         UnsupportedError: shapes, dtypes, devices or the engine do not fit; it gives every reason.
@@ -95,7 +95,7 @@ class _StepAttention(torch.autograd.Function):
         step: Step,
         softmax_scale: float | None,
         deterministic: bool,
-        engine: str,
+        engine: str | Engine,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         all_k, all_v = step.backend.start_gather(step.exchange, k, v).wait()
         mask = step.device_mask(q.device)
@@ -138,7 +138,7 @@ def _why_not(
     step: Step,
     softmax_scale: float | None,
     deterministic: bool,
-    engine: str,
+    engine: str | Engine,
 ) -> list[str]:
     """Return what is wrong before anything is sent: the other ranks would wait for one that stops later."""
     tokens = step.num_local_tokens

@@ -9,7 +9,16 @@ import torch
 import torch.distributed
 
 from fm3_comm import ExchangeBackend, connect, make_exchange
-from fm3_core import Cluster, ColumnMask, Exchange, MaskError, PartitionError, PlanError, needs
+from fm3_core import (
+    Cluster,
+    ColumnMask,
+    Exchange,
+    MaskError,
+    PartitionError,
+    PlanError,
+    UnknownNameError,
+    needs,
+)
 from fm3_core.check import require_int
 from fm3_planner import Planner, PlanProblem, PlanResult, planners
 from fm3_planner import plan as solve
@@ -53,9 +62,13 @@ class ContextParallel:
     ) -> None:
         """Open the backend."""
         if gradient_wire not in GRADIENT_WIRES:
-            raise PlanError(f"unknown gradient_wire {gradient_wire!r}; known: {', '.join(GRADIENT_WIRES)}")
+            raise UnknownNameError(
+                f"unknown gradient_wire {gradient_wire!r}; known: {', '.join(GRADIENT_WIRES)}"
+            )
         if isinstance(planner, str):
             planners.get(planner)
+        elif not callable(getattr(planner, "assign", None)):
+            raise PlanError(f"planner must be a name or an object with assign(problem), got {planner!r}")
         if chunk_size is not None:
             require_int("chunk_size", chunk_size, minimum=1, error=PartitionError)
         self.planner = planner

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from fm3_core import ColumnMask, UnknownNameError, patterns
+from fm3_core.check import require_ints
 
 NUM_GLOBAL_TOKENS = 16
 WINDOW_SHARE = 16
@@ -38,7 +39,8 @@ def named_mask(name: str, lengths: Sequence[int]) -> ColumnMask:
     """
     if name not in _MASKS:
         raise UnknownNameError(f"unknown mask {name!r}; known: {', '.join(mask_names())}")
-    return _MASKS[name](list(lengths), sum(lengths))
+    checked = require_ints("lengths", lengths).tolist()
+    return _MASKS[name](checked, sum(checked))
 
 
 def _share_question(lengths: list[int]) -> ColumnMask:

@@ -41,7 +41,7 @@ def standard_library() -> Path:
     return Path(sysconfig.get_paths()["stdlib"])
 
 
-def pack_documents(folder: Path, num_tokens: int, pattern: str = "*") -> PackedDocuments:
+def pack_documents(folder: str | Path, num_tokens: int, pattern: str = "*") -> PackedDocuments:
     """Fill a sequence with a folder's text files in the order of their names, folders inside it included.
 
     Binary files (a NUL byte, or not UTF-8), empty ones and unreadable ones are left out and listed.
@@ -54,6 +54,7 @@ def pack_documents(folder: Path, num_tokens: int, pattern: str = "*") -> PackedD
     Raises:
         DocumentError: no such folder, it cannot be listed, or it holds too little text.
     """
+    folder = Path(folder)
     num_tokens = require_int("num_tokens", num_tokens, minimum=1, error=DocumentError)
     texts: list[bytes] = []
     names: list[str] = []

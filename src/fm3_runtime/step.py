@@ -15,7 +15,7 @@ from fm3_planner import PlanResult
 from fm3_runtime.token_gather import gather_tokens
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Step:
     """Who owns which tokens of one batch, what moves, and this rank's mask over its gathered keys.
 
@@ -35,6 +35,15 @@ class Step:
     exchange: Exchange
     backend: ExchangeBackend
     wire_dtype: torch.dtype | None = None
+
+    def __repr__(self) -> str:
+        """Say the rank, its share and the plan, not every figure."""
+        return (
+            f"Step(rank={self.rank} of {self.num_ranks}, {self.num_local_tokens} of "
+            f"{self.partition.num_tokens} "
+            f"tokens in chunks of {self.partition.chunk_size}, planner={self.result.stats.planner!r}, "
+            f"mask {self.fingerprint[:12]})"
+        )
 
     @property
     def rank(self) -> int:
@@ -129,6 +138,8 @@ class Step:
         return make_exchange(self.partition, needs, self.exchange.cluster)
 
     def _check_tokens(self, operation: str, x: torch.Tensor, dim: int, expected: int) -> None:
+        if not isinstance(x, torch.Tensor):
+            raise PartitionError(f"{operation}: x must be a tensor, got {type(x).__name__}")
         require_int(f"{operation}: dim", dim, minimum=-x.ndim, maximum=x.ndim - 1, error=PartitionError)
         if x.shape[dim] != expected:
             raise PartitionError(

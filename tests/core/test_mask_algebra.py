@@ -232,3 +232,15 @@ def test_batches_that_do_not_broadcast_are_refused():
 def test_taking_no_keys_leaves_the_rows():
     assert patterns.causal(5).take_keys([]).shape == (1, 1, 5, 0)
     assert patterns.full(5, 0).take_keys(np.zeros(0)).shape == (1, 1, 5, 0)
+
+
+@pytest.mark.parametrize(
+    ("masks", "text"),
+    [
+        (patterns.causal(2), r"pack needs a list of at least one mask, got ColumnMask\("),
+        ([patterns.causal(2), 1], r"masks\[1\] must be a ColumnMask, got 1"),
+    ],
+)
+def test_pack_refuses_what_is_no_list_of_masks(masks, text):
+    with pytest.raises(MaskError, match=text):
+        pack(masks)

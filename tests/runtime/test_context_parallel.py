@@ -378,9 +378,14 @@ def test_a_device_mask_cannot_be_planned():
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"gradient_wire": "int8"}, PlanError, "unknown gradient_wire 'int8'; known: float32, bfloat16"),
+        (
+            {"gradient_wire": "int8"},
+            UnknownNameError,
+            "unknown gradient_wire 'int8'; known: float32, bfloat16",
+        ),
         ({"backend": "pigeon"}, UnknownNameError, "unknown backend 'pigeon'; known: loopback, torch_dist"),
         ({"chunk_size": 0}, PartitionError, "chunk_size must be >= 1, got 0"),
+        ({"planner": 3}, PlanError, "planner must be a name or an object with assign"),
         ({"planner": "best"}, UnknownNameError, "unknown planner 'best'; known: "),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fm3_core import UnknownNameError, patterns
+from fm3_core import MaskError, UnknownNameError, patterns
 from fm3_runtime import mask_names, named_mask
 
 
@@ -23,3 +23,9 @@ def test_every_mask_covers_the_sequence(name, lengths):
 def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(UnknownNameError, match="unknown mask 'spiral'; known: causal, causal_blockwise,"):
         named_mask("spiral", [4])
+
+
+@pytest.mark.parametrize("lengths", [5, [3, -1], [2.5]])
+def test_lengths_that_are_none_are_refused(lengths):
+    with pytest.raises(MaskError, match="lengths"):
+        named_mask("causal", lengths)

@@ -97,3 +97,7 @@ def test_the_standard_library_fills_a_sequence():
     packed = pack_documents(standard_library(), 16384, "*.py")
     assert sum(packed.lengths) == len(packed.tokens) == 16384
     assert len(packed.lengths) > 1
+
+
+def test_a_folder_may_be_a_string(folder):
+    assert pack_documents(str(folder), 6).names == ("a.txt",)

@@ -120,3 +120,14 @@ def test_plans_are_kept_by_meaning():
     first, second = cp.plan(MASK), cp.plan(patterns.causal_document([13, 10]))
     assert first.result is second.result
     assert cp.plan(patterns.full(23)).result is not first.result
+
+
+def test_a_step_says_its_rank_and_share_in_one_line():
+    text = repr(loopback.run(3, _step)[1])
+    assert text.startswith("Step(rank=1 of 3, 8 of 23 tokens in chunks of 4, planner='striped', mask ")
+    assert len(text) < 120
+
+
+def test_what_is_no_tensor_is_refused_by_type():
+    with pytest.raises(PartitionError, match="scatter: x must be a tensor, got int"):
+        ContextParallel().plan(MASK).scatter(3)

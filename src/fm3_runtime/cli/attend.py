@@ -30,7 +30,16 @@ from fm3_runtime.cli.options import (
     Tokens,
     read_documents,
 )
-from fm3_runtime.cli.output import bar, console, format_bytes, format_seconds, messages, new_table, print_json
+from fm3_runtime.cli.output import (
+    bar,
+    console,
+    count,
+    format_bytes,
+    format_seconds,
+    messages,
+    new_table,
+    print_json,
+)
 from fm3_runtime.launch import run_ranks
 from fm3_runtime.named_masks import named_mask
 from fm3_runtime.packing import PackedDocuments
@@ -140,18 +149,22 @@ def _print_report(
     plan, figures = output.plan, output.ranks
     mask = named_mask(options.mask, packed.lengths)
     console.print(
-        f"[bold]{len(packed.lengths)} documents, {mask.num_rows:,} tokens[/] "
+        f"[bold]{count(len(packed.lengths), 'document')}, "
+        f"{count(mask.num_rows, 'token')}[/] "
         f"({packed.names[0]} ... {packed.names[-1]})"
     )
     if packed.skipped:
-        console.print(f"[dim]{len(packed.skipped)} files left out, the first: {packed.skipped[0]}[/]")
+        console.print(
+            f"[dim]{count(len(packed.skipped), 'file')} left out, the first: {packed.skipped[0]}[/]"
+        )
     console.print(
         f"mask {options.mask}, density {mask.density:.4f}, "
         f"{int(mask.visible_pairs().sum()):,} visible pairs; q {options.heads} x {options.head_dim}, "
         f"k and v {options.kv_heads} x {options.head_dim}, {options.dtype}"
     )
     console.print(
-        f"plan {plan.stats.planner}: {plan.partition.num_chunks} chunks of {plan.partition.chunk_size}; "
+        f"plan {plan.stats.planner}: {count(plan.partition.num_chunks, 'chunk')} "
+        f"of {plan.partition.chunk_size}; "
         f"largest load {plan.cost.compute:,}, bound {plan.bounds.compute.value:,} "
         f"({plan.bounds.compute.reason}), gap {plan.gaps.compute:.2%}"
     )
@@ -194,7 +207,9 @@ def _print_report(
 def _print_errors(errors: ErrorFigures, num_ranks: int, dtype: str) -> None:
     console.print()
     table = new_table("error against float64", "out", "dq", "dk", "dv")
-    table.add_row(f"{num_ranks} ranks, {dtype}", *(f"{errors.ranks[name]:.2e}" for name in errors.ranks))
+    table.add_row(
+        f"{count(num_ranks, 'rank')}, {dtype}", *(f"{errors.ranks[name]:.2e}" for name in errors.ranks)
+    )
     table.add_row(f"one rank, {dtype}", *(f"{errors.one_rank[name]:.2e}" for name in errors.one_rank))
     console.print(table)
     console.print(f"float64 itself against the dense definition on sampled rows: {errors.oracle_rows:.2e}")

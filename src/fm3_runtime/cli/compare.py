@@ -20,7 +20,16 @@ from fm3_runtime.cli.options import (
     RanksPerNode,
     read_mask,
 )
-from fm3_runtime.cli.output import bar, console, format_bytes, format_seconds, messages, new_table, print_json
+from fm3_runtime.cli.output import (
+    bar,
+    console,
+    count,
+    format_bytes,
+    format_seconds,
+    messages,
+    new_table,
+    print_json,
+)
 from fm3_runtime.cli.plan import plan_as_json
 from fm3_runtime.context_parallel import default_chunk_size
 
@@ -74,8 +83,9 @@ def compare(
         return
     bounds = next(iter(results.values())).bounds
     console.print(
-        f"[bold]{mask} over {len(chosen)} documents, {column_mask.num_rows:,} tokens[/], "
-        f"{problem.num_chunks} chunks of {size} on {ranks} ranks in {problem.cluster.num_nodes} nodes"
+        f"[bold]{mask} over {count(len(chosen), 'document')}, {count(column_mask.num_rows, 'token')}[/], "
+        f"{count(problem.num_chunks, 'chunk')} of {size} on {count(ranks, 'rank')} in "
+        f"{count(problem.cluster.num_nodes, 'node')}"
     )
     console.print(f"no plan's largest load is below {bounds.compute.value:,}: {bounds.compute.reason}")
     console.print()

@@ -60,7 +60,8 @@ def examine() -> dict[str, Any]:
 def _why_no_engine(name: str) -> list[str]:
     """Ask the engine about the smallest call of the usual kind, on a GPU where there is one."""
     q = torch.zeros(1, 1, 1, 64, dtype=torch.bfloat16, device="cuda" if torch.cuda.is_available() else "cpu")
-    return fm3_kernels.why_unsupported(q, q, q, patterns.full(1), engine=name)
+    reasons = fm3_kernels.why_unsupported(q, q, q, patterns.full(1), engine=name)
+    return [reason.removeprefix(f"engine {name!r}: ") for reason in reasons]
 
 
 def _reasons(reason: str | None) -> list[str]:

@@ -11,7 +11,7 @@ from fm3_core import BlockMap
 from fm3_core.check import require_int
 from fm3_runtime.block_map_picture import block_map_lines, save_block_map
 from fm3_runtime.cli.options import AsJson, Documents, Lengths, MaskName, read_mask
-from fm3_runtime.cli.output import console, print_json
+from fm3_runtime.cli.output import console, count, print_json
 from fm3_runtime.named_masks import mask_names
 
 BLOCKS_SHOWN = 32
@@ -51,7 +51,7 @@ def mask(
     size = require_int("block", block or -(-largest // BLOCKS_SHOWN), minimum=1)
     blocks = BlockMap.from_mask(column_mask, size, size)
     indices, causal = column_mask.to_startend_row_indices()
-    title = f"{name} over {len(chosen)} documents, {column_mask.num_rows:,} tokens"
+    title = f"{name} over {count(len(chosen), 'document')}, {count(column_mask.num_rows, 'token')}"
     if save is not None:
         save_block_map(blocks, save, title)
     if as_json:
@@ -80,7 +80,9 @@ def mask(
         f"density {column_mask.density:.4f}, {int(column_mask.visible_pairs().sum()):,} visible pairs, "
         f"fingerprint {column_mask.fingerprint[:16]}"
     )
-    console.print(f"FlashMask form: {indices.shape[-1]} vectors, {'causal' if causal else 'not causal'}")
+    console.print(
+        f"FlashMask form: {count(indices.shape[-1], 'vector')}, {'causal' if causal else 'not causal'}"
+    )
     console.print(
         f"blocks of {size} x {size}: {blocks.num_full} full, {blocks.num_partial} partial, "
         f"{blocks.num_empty} empty"

@@ -51,6 +51,11 @@ def bar(share: float, width: int = 20) -> str:
     return ("█" * whole + (" ▏▎▍▌▋▊▉"[rest] if rest else "")).ljust(width)
 
 
+def count(number: int, noun: str) -> str:
+    """Write a number with its noun, in the plural unless it is 1."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def format_bytes(count: int) -> str:
     """Write a number of bytes with a binary unit."""
     if count < 1024:

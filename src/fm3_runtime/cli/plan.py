@@ -19,7 +19,7 @@ from fm3_runtime.cli.options import (
     RanksPerNode,
     read_mask,
 )
-from fm3_runtime.cli.output import bar, console, format_bytes, format_seconds, new_table, print_json
+from fm3_runtime.cli.output import bar, console, count, format_bytes, format_seconds, new_table, print_json
 from fm3_runtime.context_parallel import default_chunk_size
 
 CHUNKS_SHOWN = 12
@@ -57,12 +57,15 @@ def plan(
         print_json(plan_as_json(result))
         return
     console.print(
-        f"[bold]{mask} over {len(chosen)} documents, {column_mask.num_rows:,} tokens[/], "
+        f"[bold]{mask} over {count(len(chosen), 'document')}, "
+        f"{count(column_mask.num_rows, 'token')}[/], "
         f"density {column_mask.density:.4f}"
     )
     console.print(
-        f"{result.stats.planner}: {result.partition.num_chunks} chunks of {size} on {ranks} ranks in "
-        f"{result.cluster.num_nodes} nodes, planned in {format_seconds(result.stats.planning_seconds)}"
+        f"{result.stats.planner}: {count(result.partition.num_chunks, 'chunk')} "
+        f"of {size} on {count(ranks, 'rank')} "
+        f"in {count(result.cluster.num_nodes, 'node')}, "
+        f"planned in {format_seconds(result.stats.planning_seconds)}"
     )
     console.print(str(result.status))
     console.print()
