@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from documents import broken_links, run_blocks
+from markdown_blocks import broken_links, run_blocks
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
