@@ -11,11 +11,15 @@ from fm3_planner.check import check_plan
 from fm3_planner.contiguous import Contiguous
 from fm3_planner.cost import PlanCost, plan_cost
 from fm3_planner.exact.brute_force import BruteForce
+from fm3_planner.exact.cp_sat import CpSat
+from fm3_planner.exact.pulp_ilp import Ilp
+from fm3_planner.exact.search import Objective
 from fm3_planner.lpt import Lpt
 from fm3_planner.planning import plan
 from fm3_planner.problem import PlanProblem
 from fm3_planner.registry import planners
 from fm3_planner.result import Gaps, PlanResult, PlanStats, Status
+from fm3_planner.stage import Figure, Stage, Stop
 from fm3_planner.striped import Striped
 from fm3_planner.weights import CostWeights
 from fm3_planner.zigzag import Zigzag
@@ -27,14 +31,20 @@ __all__ = [
     "BruteForce",
     "Contiguous",
     "CostWeights",
+    "CpSat",
+    "Figure",
     "Gaps",
+    "Ilp",
     "Lpt",
+    "Objective",
     "PlanCost",
     "PlanProblem",
     "PlanResult",
     "PlanStats",
     "Planner",
+    "Stage",
     "Status",
+    "Stop",
     "Striped",
     "Zigzag",
     "check_plan",

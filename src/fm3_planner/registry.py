@@ -9,6 +9,8 @@ from fm3_core.registry import Registry
 from fm3_planner.base import Planner
 from fm3_planner.contiguous import Contiguous
 from fm3_planner.exact.brute_force import BruteForce
+from fm3_planner.exact.cp_sat import CpSat
+from fm3_planner.exact.pulp_ilp import Ilp
 from fm3_planner.lpt import Lpt
 from fm3_planner.striped import Striped
 from fm3_planner.zigzag import Zigzag
@@ -21,6 +23,8 @@ planners: Registry[Registered] = Registry("planner", "fm3.planners")
 
 planners.register("brute_force", BruteForce)
 planners.register("contiguous", Contiguous)
+planners.register("cp_sat", CpSat)
+planners.register("ilp", Ilp)
 planners.register("lpt", Lpt)
 planners.register("striped", Striped)
 planners.register("zigzag", Zigzag)

@@ -128,8 +128,8 @@ def explanation(result: PlanResult) -> str:
     heaviest = max(range(len(cost.loads)), key=lambda rank: (cost.loads[rank], -rank))
     lines = [
         f"{stats.planner} placed {result.partition.num_chunks} chunks of {result.partition.chunk_size} "
-        f"tokens on {result.cluster.num_ranks} ranks in {_plural(result.cluster.num_nodes, 'node')}, {per_rank} "
-        f"chunks a rank.",
+        f"tokens on {result.cluster.num_ranks} ranks in {_plural(result.cluster.num_nodes, 'node')}, "
+        f"{per_rank} chunks a rank.",
         f"Compute: the slowest rank has {cost.compute} (rank {heaviest} is the heaviest), "
         f"{_above(gaps.compute)} {bounds.compute.value} ({bounds.compute.reason}).",
         f"Between nodes: {cost.node_traffic} bytes, {_above(gaps.node_traffic)} {bounds.node_traffic.value} "
