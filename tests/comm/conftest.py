@@ -47,6 +47,15 @@ class Case:
         dk, dv = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
         return dk.to(dtype), dv.to(dtype)
 
+    def sums(self, rank: int, wire_dtype: torch.dtype | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Add each rank's partial of each own token of `rank`, source after source, in float32."""
+        sums = [torch.zeros_like(tensor, dtype=torch.float32) for tensor in (self.k, self.v)]
+        for source in range(self.num_ranks):
+            rounding = torch.float32 if wire_dtype is None or source == rank else wire_dtype
+            for total, partial in zip(sums, self.partials(source), strict=True):
+                total[:, self.gathered(source)] += partial.to(rounding).float()
+        return sums[0][:, self.own(rank)], sums[1][:, self.own(rank)]
+
 
 MakeCase = Callable[..., Case]
 
