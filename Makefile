@@ -35,7 +35,7 @@ run: install ## attention over real documents (the standard library's sources), 
 
 # Two workers with one thread each: the suite is many small computations.
 test: install ## every test that this machine can run; TEST_ARGS='-k mask' chooses
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(TEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(TEST_ARGS)
 
 lint: install ## ruff, mypy --strict, import contracts, clang-format
 	$(BIN)/ruff check
