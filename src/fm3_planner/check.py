@@ -8,7 +8,7 @@ from fm3_core.errors import PlanError
 from fm3_planner.exact.brute_force import BruteForce
 from fm3_planner.problem import PlanProblem
 from fm3_planner.result import PlanResult, Status
-from fm3_planner.stage import Stop
+from fm3_planner.stage import Figure, Stop
 
 
 def check_plan(problem: PlanProblem, result: PlanResult) -> None:
@@ -125,7 +125,7 @@ def _status(result: PlanResult) -> Status:
     stops = {stage.stop for stage in result.stages if stage.value > stage.bound}
     if stops:
         return Status.CLOCK if Stop.CLOCK in stops else Status.WORK_LIMIT
-    if len(result.stages) > 1:
+    if result.stages and {stage.figure for stage in result.stages} != {Figure.COMPUTE}:
         return Status.PROVED
     return Status.OPTIMAL if result.cost.compute == result.bounds.compute.value else Status.FEASIBLE
 

@@ -10,7 +10,7 @@ from fm3_core.mask import ColumnMask
 from fm3_core.partition import Partition
 from fm3_planner.bounds import Bound, Bounds
 from fm3_planner.cost import PlanCost
-from fm3_planner.stage import Stage, Stop
+from fm3_planner.stage import Figure, Stage, Stop
 
 
 class Status(Enum):
@@ -109,7 +109,7 @@ def status_of(cost: PlanCost, bounds: Bounds, stages: tuple[Stage, ...] = ()) ->
         return Status.CLOCK
     if open_stages:
         return Status.WORK_LIMIT
-    if len(stages) > 1:
+    if any(stage.figure is not Figure.COMPUTE for stage in stages):
         return Status.PROVED
     return Status.OPTIMAL if cost.compute == bounds.compute.value else Status.FEASIBLE
 

@@ -30,6 +30,8 @@ class CpSat:
         objective: which figures, in which order; an `Objective` or its name.
         epsilon: share of the least load that may be spent on less traffic, >= 0; 0.02 is 2 %.
         max_work: deterministic seconds of each figure; about one second each on a machine of 2024.
+        max_compute: the largest load that a plan may have, in place of searching the least and adding
+            epsilon; None searches. Not for the objective "compute".
         max_buffer_bytes: the most bytes that a rank may receive, None for no limit.
         start: planner whose plan the search starts from and never falls behind.
 
@@ -43,26 +45,30 @@ class CpSat:
     objective: Objective | str = Objective.COMPUTE
     epsilon: float = 0.0
     max_work: float = 10.0
+    max_compute: int | None = None
     max_buffer_bytes: int | None = None
     start: Planner = field(default_factory=Lpt)
 
     def __post_init__(self) -> None:
         """Validate every option."""
         object.__setattr__(self, "objective", Objective.of(self.objective))
-        check_options(self.epsilon, self.max_buffer_bytes, max_work=self.max_work)
+        check_options(
+            self.objective, self.epsilon, self.max_compute, self.max_buffer_bytes, max_work=self.max_work
+        )
 
     def assign(self, problem: PlanProblem) -> Assignment:
         """Return the best plan found, with what was proved.
 
         Raises:
             PlanError: the problem has too many chunks or too large numbers, OR-Tools is not installed, or no
-                plan with small enough buffers was found.
+                plan within `max_compute` and `max_buffer_bytes` was found.
         """
         refuse_many_chunks("cp_sat", self.max_chunks, problem)
         search = Search(
             problem=problem,
             solver=_Solver(max_work=float(self.max_work)),
             epsilon=self.epsilon,
+            max_compute=self.max_compute,
             max_buffer_bytes=self.max_buffer_bytes,
         )
         return search.run(Objective.of(self.objective), self.start)

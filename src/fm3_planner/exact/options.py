@@ -8,19 +8,33 @@ from typing import Any
 
 from fm3_core.check import require_int
 from fm3_core.errors import PlanError
+from fm3_planner.exact.search import Objective
 from fm3_planner.problem import PlanProblem
 
 
-def check_options(epsilon: Any, max_buffer_bytes: Any, **limits: Any) -> None:
+def check_options(
+    objective: Any, epsilon: Any, max_compute: Any, max_buffer_bytes: Any, **limits: Any
+) -> None:
     """Raise PlanError naming the first option that breaks its rule.
 
     Args:
+        objective: an `Objective`.
         epsilon: a finite number >= 0.
+        max_compute: an integer >= 0 where traffic is made small and epsilon is 0, or None.
         max_buffer_bytes: an integer >= 0, or None.
         limits: by name; finite numbers > 0.
     """
     if _is_no_number(epsilon) or epsilon < 0:
         raise PlanError(f"epsilon must be a finite number >= 0, got {epsilon!r}")
+    if max_compute is not None:
+        require_int("max_compute", max_compute, error=PlanError)
+        if objective is Objective.COMPUTE:
+            raise PlanError(
+                f"max_compute={max_compute} limits the load of plans of little traffic; the objective "
+                f"'compute' makes the load itself small"
+            )
+        if epsilon:
+            raise PlanError(f"max_compute={max_compute} stands in place of epsilon, got epsilon={epsilon}")
     if max_buffer_bytes is not None:
         require_int("max_buffer_bytes", max_buffer_bytes, error=PlanError)
     for name, limit in limits.items():

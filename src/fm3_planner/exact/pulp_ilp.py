@@ -40,6 +40,8 @@ class Ilp:
         epsilon: share of the least load that may be spent on less traffic, >= 0; 0.02 is 2 %.
         max_nodes: branch-and-bound nodes of each figure.
         max_seconds: wall clock of each figure, for the work that nodes do not count.
+        max_compute: the largest load that a plan may have, in place of searching the least and adding
+            epsilon; None searches. Not for the objective "compute".
         max_buffer_bytes: the most bytes that a rank may receive, None for no limit.
         solver: "cbc", or "highs" where the package highspy is installed.
         start: planner whose plan the search starts from and never falls behind.
@@ -55,6 +57,7 @@ class Ilp:
     epsilon: float = 0.0
     max_nodes: int = 2000
     max_seconds: float = 60.0
+    max_compute: int | None = None
     max_buffer_bytes: int | None = None
     solver: str = "cbc"
     start: Planner = field(default_factory=Lpt)
@@ -62,7 +65,13 @@ class Ilp:
     def __post_init__(self) -> None:
         """Validate every option."""
         object.__setattr__(self, "objective", Objective.of(self.objective))
-        check_options(self.epsilon, self.max_buffer_bytes, max_seconds=self.max_seconds)
+        check_options(
+            self.objective,
+            self.epsilon,
+            self.max_compute,
+            self.max_buffer_bytes,
+            max_seconds=self.max_seconds,
+        )
         require_int("max_nodes", self.max_nodes, minimum=1, error=PlanError)
         if self.solver not in SOLVERS:
             raise UnknownNameError(f"unknown solver {self.solver!r}; known: {', '.join(SOLVERS)}")
@@ -72,7 +81,7 @@ class Ilp:
 
         Raises:
             PlanError: the problem has too many chunks or too large numbers, a package is not installed, or no
-                plan with small enough buffers was found.
+                plan within `max_compute` and `max_buffer_bytes` was found.
         """
         refuse_many_chunks("ilp", self.max_chunks, problem)
         make = _Cbc if self.solver == "cbc" else _Highs
@@ -80,6 +89,7 @@ class Ilp:
             problem=problem,
             solver=make(max_nodes=self.max_nodes, max_seconds=float(self.max_seconds)),
             epsilon=self.epsilon,
+            max_compute=self.max_compute,
             max_buffer_bytes=self.max_buffer_bytes,
         )
         return search.run(Objective.of(self.objective), self.start)

@@ -62,12 +62,14 @@ class Search:
         problem: what is to be placed.
         solver: what solves each stage.
         epsilon: share of the least load that traffic may cost, >= 0.
+        max_compute: the largest load allowed, in place of a search for the least; None searches.
         max_buffer_bytes: the most bytes that a rank may receive, None for no limit.
     """
 
     problem: PlanProblem
     solver: Solver
     epsilon: float
+    max_compute: int | None
     max_buffer_bytes: int | None
 
     def run(self, objective: Objective, start: Planner) -> Assignment:
@@ -78,28 +80,29 @@ class Search:
         """
         problem, units = _in_units(self.problem)
         limit = None if self.max_buffer_bytes is None else self.max_buffer_bytes // units[Figure.NODE_TRAFFIC]
-        first = _start(problem, start)
-        owner = first if _keeps(problem, first, {}, limit) else None
+        figures = objective.figures
         allowed: dict[Figure, int] = {}
+        if self.max_compute is not None:
+            figures = figures[1:]
+            allowed[Figure.COMPUTE] = self.max_compute // units[Figure.COMPUTE]
+        owner = _first_that_keeps(problem, [start, Contiguous()], allowed, limit)
         stages: list[Stage] = []
         work = 0
-        for figure in objective.figures:
+        for figure in figures:
             owner, stage, tried = self._stage(problem, figure, owner, allowed, limit, start)
             work += tried
-            if figure is Figure.COMPUTE and len(objective.figures) > 1:
+            if figure is Figure.COMPUTE and len(figures) > 1:
                 slack = 0.0 if objective is Objective.COMPUTE_THEN_NODE_TRAFFIC else self.epsilon
                 most = with_slack(stage.value * units[figure], slack) // units[figure]
                 stage = replace(stage, allowed=most)
             allowed[figure] = stage.allowed
             stages.append(_scaled(stage, units[figure]))
         assert owner is not None
-        compute = stages[0]
+        proof = stages[0] if stages[0].figure is Figure.COMPUTE and limit is None else None
         return Assignment(
             chunks_by_rank=_chunks_by_rank(problem, owner),
             moves=work,
-            compute_bound=None
-            if limit is not None
-            else Bound(compute.bound, f"solver: {compute.solver} {compute.stop}"),
+            compute_bound=Bound(proof.bound, f"solver: {proof.solver} {proof.stop}") if proof else None,
             stages=tuple(stages),
         )
 
@@ -117,7 +120,9 @@ class Search:
             # Loads do not depend on who shares a node: all ranks are interchangeable.
             problem = replace(problem, cluster=Cluster(problem.num_ranks))
         elif owner is not None:
-            owner = _least(problem, figure, [owner, *_alternatives(problem, allowed, limit)])
+            # Neighbours on one rank have little traffic; where the load allows it, that is a better start.
+            near = _first_that_keeps(problem, [Contiguous()], allowed, limit)
+            owner = _least(problem, figure, [owner] if near is None else [owner, near])
         least = _known_bound(problem, figure)
         value = None if owner is None else getattr(_cost(problem, owner), figure.value)
         if value is not None and value == least:
@@ -173,13 +178,16 @@ class Search:
             if _has_equal_counts(problem, new) and _keeps(problem, new, allowed, limit):
                 candidates.append(new)
         if not candidates:
-            buffers = f"buffers of at most {self.max_buffer_bytes} bytes"
-            reason = (
-                f"no plan has {buffers}"
-                if found.stop is Stop.PROVED
-                else f"{self.solver.name} found no plan with {buffers} within its limit"
+            rules = " and ".join(
+                f"{what} of at most {most}"
+                for what, most in (("a load", self.max_compute), ("buffers", self.max_buffer_bytes))
+                if most is not None
             )
-            raise PlanError(reason)
+            raise PlanError(
+                f"no plan has {rules}"
+                if found.stop is Stop.PROVED
+                else f"{self.solver.name} found no plan with {rules} within its limit"
+            )
         return _least(problem, figure, candidates)
 
     def _refuse_large(self, problem: PlanProblem) -> None:
@@ -229,10 +237,12 @@ def _start(problem: PlanProblem, start: Planner) -> Owner:
     return owner
 
 
-def _alternatives(problem: PlanProblem, allowed: dict[Figure, int], limit: int | None) -> list[Owner]:
-    """Return plans of little traffic that earlier stages allow."""
-    owner = _start(problem, Contiguous())
-    return [owner] if _keeps(problem, owner, allowed, limit) else []
+def _first_that_keeps(
+    problem: PlanProblem, starts: list[Planner], allowed: dict[Figure, int], limit: int | None
+) -> Owner | None:
+    """Return the first of the planners' plans that keeps every limit, None where none does."""
+    owners = (_start(problem, start) for start in starts)
+    return next((owner for owner in owners if _keeps(problem, owner, allowed, limit)), None)
 
 
 def _known_bound(problem: PlanProblem, figure: Figure) -> int:
