@@ -24,6 +24,7 @@ def _make_problem(
     num_tokens: int | None = None,
     chunk_size: int = 1,
     fingerprint: str = "",
+    groups: np.ndarray | None = None,
 ) -> PlanProblem:
     num_chunks = len(weights)
     return PlanProblem(
@@ -34,6 +35,7 @@ def _make_problem(
         num_tokens=num_chunks * chunk_size if num_tokens is None else num_tokens,
         chunk_size=chunk_size,
         fingerprint=fingerprint,
+        weights_by_group=groups,
     )
 
 

@@ -179,8 +179,11 @@ class Search:
                 candidates.append(new)
         if not candidates:
             rules = " and ".join(
-                f"{what} of at most {most}"
-                for what, most in (("a load", self.max_compute), ("buffers", self.max_buffer_bytes))
+                f"{what} of at most {most}{unit}"
+                for what, most, unit in (
+                    ("a load", self.max_compute, ""),
+                    ("buffers", self.max_buffer_bytes, " bytes"),
+                )
                 if most is not None
             )
             raise PlanError(
