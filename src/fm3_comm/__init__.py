@@ -10,6 +10,7 @@ from fm3_comm import loopback, torch_dist
 from fm3_comm.backend import BackendKind, ExchangeBackend, Pending, backends
 from fm3_comm.connect import connect
 from fm3_comm.exchange import check_exchange, make_exchange
+from fm3_comm.hops import hops
 from fm3_comm.point_to_point import PointToPointBackend
 from fm3_comm.routing import Route, routes
 from fm3_comm.traffic import Traffic, bytes_by_pair, gather_bytes, reduce_bytes
@@ -26,6 +27,7 @@ __all__ = [
     "check_exchange",
     "connect",
     "gather_bytes",
+    "hops",
     "loopback",
     "make_exchange",
     "reduce_bytes",

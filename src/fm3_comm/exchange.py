@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fm3_comm.hops import hops
 from fm3_comm.routing import routes
 from fm3_core import Cluster, Exchange, ExchangeError, Partition, Transfer
 
@@ -27,7 +28,8 @@ def make_exchange(
         needs: bool [row chunks, key chunks], True where some row of the one sees some key of the other
             (`fm3_core.needs`).
         cluster: which ranks share a node.
-        route: a name in `routes`; "flat" sends every chunk from its owner directly.
+        route: a name in `routes`; "flat" sends every chunk from its owner directly, "hierarchical" once to
+            each other node, where one rank relays it.
 
     Raises:
         UnknownNameError: `route` is not registered; the message lists those that are.
@@ -55,6 +57,7 @@ def check_exchange(exchange: Exchange, needs: NDArray[np.bool_]) -> None:
         *_wrong_transfers(exchange),
         *_wrong_arrivals(exchange),
         *_wrong_pairs(exchange),
+        *_wrong_trees(exchange),
     ]
     if wrong:
         more = f" (and {len(wrong) - _SHOWN} more)" if len(wrong) > _SHOWN else ""
@@ -128,6 +131,17 @@ def _wrong_pairs(exchange: Exchange) -> Iterable[str]:
     for transfer in sorted(set(sends) | set(receives)):
         if sends[transfer] != receives[transfer]:
             yield f"{_describe(transfer)}: sent {sends[transfer]} times, received {receives[transfer]} times"
+
+
+def _wrong_trees(exchange: Exchange) -> Iterable[str]:
+    came_from: dict[tuple[int, int], int] = {}
+    for hop in hops(exchange):
+        before = came_from.setdefault((hop.chunk, hop.destination), hop.source)
+        if before != hop.source:
+            yield (
+                f"chunk {hop.chunk} reaches rank {hop.destination} both from rank {before} and from rank "
+                f"{hop.source}"
+            )
 
 
 def _describe(transfer: Transfer) -> str:

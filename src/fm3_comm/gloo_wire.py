@@ -73,11 +73,19 @@ class GlooWire:
                 _SHARED[group] = _Shared(group)
             self._shared = _SHARED[group]
 
-    def start(self, outgoing: Mapping[int, Message], expected: Mapping[int, Head]) -> Operation:
+    def take_numbers(self, count: int) -> int:
+        """Reserve numbers of operations, in the order that the group's wires share; return the first."""
+        with self._shared.lock:
+            first, *_ = [next(self._shared.operations) for _ in range(count)]
+        return first
+
+    def start(
+        self, operation: int, outgoing: Mapping[int, Message], expected: Mapping[int, Head]
+    ) -> Operation:
         """Start sending messages by peer and receiving a head from each peer in `expected`."""
         if self._shared.stopped is not None:
             raise ExchangeError(f"rank {self.rank} of {self.num_ranks}: {self._shared.stopped}")
-        return Operation(self, next(self._shared.operations), outgoing, expected)
+        return Operation(self, operation, outgoing, expected)
 
     def send(self, tensor: Tensor, peer: int, tag: int) -> Any:
         """Start sending a tensor, which must stay as it is until the work has been waited for."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -68,7 +67,6 @@ class Loopback(PointToPointBackend):
         """Join the world as `rank`."""
         super().__init__(rank, world.num_ranks)
         self._world = world
-        self._operations = itertools.count()
 
     def abort(self, reason: str) -> None:
         """Make every operation of every rank raise ExchangeError with this rank and the reason."""
@@ -80,12 +78,10 @@ class Loopback(PointToPointBackend):
         self._world.finish(self.rank)
 
     def _start(
-        self, outgoing: Mapping[int, Message], expected: Mapping[int, Head]
+        self, operation: int, outgoing: Mapping[int, Message], expected: Mapping[int, Head]
     ) -> Callable[[], Mapping[int, Message]]:
-        self._require_open()
         if self._world.stopped is not None:
             raise ExchangeError(f"{self._who}: {self._world.stopped}")
-        operation = next(self._operations)
         self._world.post(operation, self.rank, outgoing)
 
         def arrive() -> Mapping[int, Message]:

@@ -6,7 +6,7 @@ Legend: B batch, S tokens, G key-value heads, D head dim.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -46,6 +46,10 @@ class Head:
     def num_elements(self) -> int:
         """Elements of the body."""
         return self.batch * self.num_tokens * self.heads * (self.key_dim + self.value_dim)
+
+    def sized(self, num_tokens: int) -> Head:
+        """Return this head for another number of tokens."""
+        return replace(self, num_tokens=num_tokens)
 
     def encode(self) -> Tensor:
         """Return the head as int64 [8]."""
@@ -103,6 +107,7 @@ def split(head: Head, body: Tensor) -> tuple[Tensor, Tensor]:
 
 def pack(head: Head, k: Tensor, v: Tensor, runs: Iterable[tuple[int, int]]) -> Message:
     """Copy runs of tokens of k and v [B, S, G, D] into a fresh message, rounded to the head's dtype."""
+    runs = tuple(runs)
     body = torch.empty(head.num_elements, dtype=head.dtype, device=k.device)
     for part, tensor in zip(split(head, body), (k, v), strict=True):
         filled = 0

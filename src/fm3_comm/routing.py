@@ -34,7 +34,29 @@ def flat(partition: Partition, gathered: Sequence[Sequence[int]], cluster: Clust
     ]
 
 
+def hierarchical(partition: Partition, gathered: Sequence[Sequence[int]], cluster: Cluster) -> list[Transfer]:
+    """Send each chunk once to every node that needs it, to the rank in its owner's place there.
+
+    That rank relays it to the peers of its node that need it, whether or not its own rows see it. So a rank
+    receives from other nodes only what ranks of its own congruence class r mod G own: from at most N-1 ranks
+    where nodes are full. In a last node of g < G ranks place p stands for p mod g, and its ranks receive from
+    at most (N-1) * ceil(G / g).
+    """
+    owner = partition.owner.tolist()
+    transfers = []
+    for rank, chunks in enumerate(gathered):
+        node = cluster.ranks_of(cluster.node_of(rank))
+        for chunk in chunks:
+            source = owner[chunk]
+            relay = source if source in node else node[cluster.local_rank(source) % len(node)]
+            if source != rank:
+                route = () if relay in (source, rank) else (relay,)
+                transfers.append(Transfer(chunk, source, rank, route))
+    return transfers
+
+
 routes: Registry[Route] = Registry("route")
 """The routes that `make_exchange` knows by name."""
 
 routes.register("flat", flat)
+routes.register("hierarchical", hierarchical)

@@ -41,7 +41,9 @@ class TorchDist(PointToPointBackend):
         group = _gloo_group(group)
         super().__init__(group.rank(), group.size())
         self._wire = GlooWire(group, timeout_seconds)
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"fm3-gloo-{self.rank}")
+        # Two threads: a message that nobody has taken yet must not keep this rank from taking its own.
+        self._taker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"fm3-gloo-{self.rank}")
+        self._sender = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"fm3-gloo-send-{self.rank}")
 
     def abort(self, reason: str) -> None:
         """Tell every peer why this rank stops, and close the group's connections."""
@@ -49,22 +51,28 @@ class TorchDist(PointToPointBackend):
             self._wire.stop(f"rank {self.rank} stopped: {reason}")
 
     def close(self) -> None:
-        """Wait until everything that was started has left and arrived; give back the thread and the group."""
+        """Wait until everything that was started has left and arrived; give back threads and the group."""
         if not self._closed:
             super().close()
-            self._worker.shutdown(wait=True)
+            self._taker.shutdown(wait=True)
+            self._sender.shutdown(wait=True)
             self._wire.release()
 
     def _start(
-        self, outgoing: Mapping[int, Message], expected: Mapping[int, Head]
+        self, operation: int, outgoing: Mapping[int, Message], expected: Mapping[int, Head]
     ) -> Callable[[], Mapping[int, Message]]:
-        self._require_open()
-        operation = self._wire.start(
-            {peer: Message(message.head, message.body.cpu()) for peer, message in outgoing.items()}, expected
+        started = self._wire.start(
+            operation,
+            {peer: Message(message.head, message.body.cpu()) for peer, message in outgoing.items()},
+            expected,
         )
-        arrived: Future[dict[int, Message]] = self._worker.submit(operation.collect)
-        self._worker.submit(_drain, operation)
+        arrived: Future[dict[int, Message]] = self._taker.submit(started.collect)
+        # After it: of two waits that run into the timeout the one that takes knows more of what is missing.
+        arrived.add_done_callback(lambda _: self._sender.submit(_drain, started))
         return arrived.result
+
+    def _take_numbers(self, count: int) -> int:
+        return self._wire.take_numbers(count)
 
 
 def run(num_ranks: int, fn: Callable[[ExchangeBackend], R], *, timeout_seconds: float = 300.0) -> list[R]:

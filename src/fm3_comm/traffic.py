@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from fm3_comm.hops import hops
 from fm3_core import Exchange, Transfer
 
 
 class Traffic:
     """Payload bytes that one rank has sent, counted as messages leave it.
 
-    Relays of a route count at the rank that sends the hop. A gather's chunk leaves from its owner; a
-    gradient's leaves from the rank that computed the partial, so its transfer here has source and destination
-    swapped.
+    What counts is the hop: on a route with relays each station that passes a chunk on counts as a source. A
+    gather's chunk leaves from its owner; a gradient's leaves from the rank that computed the partial, so its
+    transfer here has source and destination swapped.
     """
 
     def __init__(self) -> None:
@@ -45,18 +46,20 @@ class Traffic:
 
 
 def gather_bytes(exchange: Exchange, token_bytes: int) -> dict[Transfer, int]:
-    """Return the bytes that a gather moves for each transfer.
+    """Return the bytes that a gather moves for each hop; on a direct route hops are the transfers.
 
     Args:
         exchange: what moves.
         token_bytes: bytes of one token's keys and values: batch * heads * (key dim + value dim) * element
             bytes.
     """
-    return {t: exchange.partition.chunk_length(t.chunk) * token_bytes for t in exchange.transfers}
+    return {hop: exchange.partition.chunk_length(hop.chunk) * token_bytes for hop in hops(exchange)}
 
 
 def reduce_bytes(exchange: Exchange, token_bytes: int) -> dict[Transfer, int]:
-    """Return the bytes that a reduction moves for each reversed transfer, from the needing rank to the owner.
+    """Return the bytes that a reduction moves for each reversed hop, from the needing rank to the owner.
+
+    A relay adds the partials of its node before it passes them on, so each hop carries a chunk once, too.
 
     Args:
         exchange: what the gather moved.
@@ -74,5 +77,5 @@ def bytes_by_pair(by_transfer: Mapping[Transfer, int]) -> dict[tuple[int, int], 
 
 
 def reverse(transfer: Transfer) -> Transfer:
-    """Return the way back of a transfer: of the partial gradients of its chunk."""
+    """Return the way back of a transfer or hop: of the partial gradients of its chunk."""
     return Transfer(transfer.chunk, transfer.destination, transfer.source, transfer.route[::-1])

@@ -48,7 +48,10 @@ class Case:
         return dk.to(dtype), dv.to(dtype)
 
     def sums(self, rank: int, wire_dtype: torch.dtype | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add each rank's partial of each own token of `rank`, source after source, in float32."""
+        """Add each rank's partial of each own token of `rank`, source after source, in float32.
+
+        It is the order of direct routes; relays add what they pass on first.
+        """
         sums = [torch.zeros_like(tensor, dtype=torch.float32) for tensor in (self.k, self.v)]
         for source in range(self.num_ranks):
             rounding = torch.float32 if wire_dtype is None or source == rank else wire_dtype
@@ -74,6 +77,8 @@ def _make_case(
     key_dim: int = 4,
     value_dim: int = 4,
     dtype: torch.dtype = torch.float32,
+    ranks_per_node: int | None = None,
+    route: str = "flat",
 ) -> Case:
     rng = np.random.default_rng(seed)
     num_chunks = -(-num_tokens // chunk_size)
@@ -84,7 +89,7 @@ def _make_case(
     generator = torch.Generator().manual_seed(seed)
     shape = (batch, num_tokens, heads)
     return Case(
-        exchange=make_exchange(partition, needs, Cluster(num_ranks)),
+        exchange=make_exchange(partition, needs, Cluster(num_ranks, ranks_per_node), route),
         needs=needs,
         k=torch.randn(*shape, key_dim, generator=generator, dtype=torch.float64).to(dtype),
         v=torch.randn(*shape, value_dim, generator=generator, dtype=torch.float64).to(dtype),

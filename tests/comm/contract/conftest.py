@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from fm3_comm import backends
 
 TIMEOUT_SECONDS = 30.0
+
+SEEN_BY_THE_LAST_RANK = np.repeat([[False], [False], [False], [True]], 4, axis=1)
 
 CASES = {
     "one rank": (1, 11, 4, {}),
@@ -39,3 +42,21 @@ def case(request, make_case):
     """Build one of the cases."""
     num_ranks, num_tokens, chunk_size, options = request.param
     return make_case(num_ranks, num_tokens, chunk_size, **options)
+
+
+RELAYED = {
+    "two nodes of two": (4, 26, 2, {"ranks_per_node": 2}),
+    "three nodes of two, everything seen": (6, 30, 2, {"ranks_per_node": 2, "density": 1.0}),
+    "an uneven last node": (5, 31, 2, {"ranks_per_node": 3, "density": 0.5}),
+    "a last node of one rank": (7, 40, 3, {"ranks_per_node": 3, "density": 0.4}),
+    "one rank a node": (3, 20, 2, {"ranks_per_node": 1}),
+    "relays that see nothing themselves": (4, 8, 2, {"ranks_per_node": 2, "needs": SEEN_BY_THE_LAST_RANK}),
+    "ranks without a chunk": (6, 24, 3, {"ranks_per_node": 2, "ranks_with_chunks": 3, "density": 0.9}),
+}
+
+
+@pytest.fixture(params=RELAYED.values(), ids=RELAYED.keys())
+def relayed_case(request, make_case):
+    """Build one of the cases with a hierarchical route."""
+    num_ranks, num_tokens, chunk_size, options = request.param
+    return make_case(num_ranks, num_tokens, chunk_size, route="hierarchical", **options)

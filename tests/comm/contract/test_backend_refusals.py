@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fm3_comm import make_exchange
-from fm3_core import Cluster, ExchangeError, Partition, Transfer
+from fm3_core import Cluster, ExchangeError, Partition
 
 
 @pytest.mark.parametrize(
@@ -95,19 +95,6 @@ def test_ranks_in_different_operations_stop_with_a_message(run):
         ExchangeError, match=r"its operation is (barrier|share text), expected (barrier|share text)"
     ):
         run(2, lambda handle: handle.share("text") if handle.rank else handle.barrier())
-
-
-def test_transfers_with_relays_are_refused(run, make_case):
-    case = make_case(3, 6, 2, needs=np.ones((3, 3), dtype=bool))
-    transfers = [
-        Transfer(t.chunk, t.source, t.destination, tuple({0, 1, 2} - {t.source, t.destination}))
-        for t in case.exchange.transfers
-    ]
-    relayed = type(case.exchange)(
-        case.exchange.partition, case.exchange.cluster, case.exchange.gathered, tuple(transfers)
-    )
-    with pytest.raises(ValueError, match=r"direct exchange: Transfer.* goes through relays"):
-        run(3, lambda handle: handle.start_gather(relayed, *case.local(handle.rank)))
 
 
 @pytest.mark.parametrize("num_ranks", [0, -1, 1.5, True])
