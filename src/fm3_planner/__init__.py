@@ -16,6 +16,7 @@ from fm3_planner.exact.brute_force import BruteForce
 from fm3_planner.exact.cp_sat import CpSat
 from fm3_planner.exact.pulp_ilp import Ilp
 from fm3_planner.exact.search import Objective
+from fm3_planner.hcc_ipo import HccIpo
 from fm3_planner.instance import Instance, read_instances
 from fm3_planner.interchange import (
     contiguous_partition,
@@ -27,7 +28,10 @@ from fm3_planner.interchange import (
     redistribution_split_sizes,
     token_indices,
 )
+from fm3_planner.ipo import Ipo
+from fm3_planner.karmarkar_karp import KarmarkarKarp
 from fm3_planner.lpt import Lpt
+from fm3_planner.per_document_zigzag import PerDocumentZigzag
 from fm3_planner.planning import plan
 from fm3_planner.problem import PlanProblem
 from fm3_planner.registry import planners
@@ -41,6 +45,7 @@ from fm3_planner.saved import (
     problem_from_json,
     problem_to_json,
 )
+from fm3_planner.snake import Snake
 from fm3_planner.stage import Figure, Stage, Stop
 from fm3_planner.striped import Striped
 from fm3_planner.topology import ClusterGraph, LinkLoad, LinkSpeeds
@@ -63,17 +68,22 @@ __all__ = [
     "DirectionFit",
     "Figure",
     "Gaps",
+    "HccIpo",
     "Ilp",
     "Instance",
+    "Ipo",
+    "KarmarkarKarp",
     "LinkLoad",
     "LinkSpeeds",
     "Lpt",
     "Objective",
+    "PerDocumentZigzag",
     "PlanCost",
     "PlanProblem",
     "PlanResult",
     "PlanStats",
     "Planner",
+    "Snake",
     "Stage",
     "Status",
     "StepSpeeds",

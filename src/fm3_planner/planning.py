@@ -13,7 +13,7 @@ from fm3_planner.registry import planners
 from fm3_planner.result import PlanResult, PlanStats, status_of
 from fm3_planner.stage import Stage
 
-DEFAULT_PLANNER = "lpt"
+DEFAULT_PLANNER = "hcc_ipo"
 
 
 def plan(problem: PlanProblem, planner: str | Planner = DEFAULT_PLANNER) -> PlanResult:

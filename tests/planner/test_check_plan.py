@@ -57,7 +57,7 @@ def test_a_bound_above_the_plan_is_named(problem, result):
 
 def test_a_claimed_proof_that_the_optimum_refutes_is_named(make_problem):
     problem = make_problem([8, 7, 6, 5, 4, 2, 2, 2], 2)
-    result = plan(problem)
+    result = plan(problem, "lpt")
     claimed = replace(
         result, bounds=replace(result.bounds, compute=Bound(19, "a guess")), status=Status.OPTIMAL
     )
@@ -77,7 +77,7 @@ def test_a_bound_without_a_reason_is_named(problem, result):
 def test_a_wrong_status_is_named(make_problem):
     problem = make_problem([8, 7, 6, 5, 4, 2, 2, 2], 2)
     with pytest.raises(PlanError, match=r"^status is optimal"):
-        check_plan(problem, replace(plan(problem), status=Status.OPTIMAL))
+        check_plan(problem, replace(plan(problem, "lpt"), status=Status.OPTIMAL))
 
 
 def test_a_plan_of_another_mask_is_refused_by_its_fingerprint(problem, result):

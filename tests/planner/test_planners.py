@@ -45,8 +45,8 @@ def test_zigzag_balances_one_causal_document_exactly(make_problem, num_ranks):
     assert plan(make_problem(weights, num_ranks), "zigzag").status is Status.OPTIMAL
 
 
-def test_lpt_is_the_default(make_problem):
-    assert plan(make_problem([1, 2], 2)).stats.planner == "lpt"
+def test_hcc_ipo_is_the_default(make_problem):
+    assert plan(make_problem([1, 2], 2)).stats.planner == "hcc_ipo"
 
 
 def test_lpt_misses_an_optimum_that_brute_force_finds(make_problem):
