@@ -14,7 +14,7 @@ from fm3_planner.exact.model import Model
 from fm3_planner.exact.options import check_options, refuse_many_chunks
 from fm3_planner.exact.search import Objective, Search
 from fm3_planner.exact.solver import Found
-from fm3_planner.lpt import Lpt
+from fm3_planner.ipo import Ipo
 from fm3_planner.problem import PlanProblem
 from fm3_planner.stage import Stop
 
@@ -47,7 +47,7 @@ class CpSat:
     max_work: float = 10.0
     max_compute: int | None = None
     max_buffer_bytes: int | None = None
-    start: Planner = field(default_factory=Lpt)
+    start: Planner = field(default_factory=Ipo)
 
     def __post_init__(self) -> None:
         """Validate every option."""

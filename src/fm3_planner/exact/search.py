@@ -19,6 +19,7 @@ from fm3_planner.cost import PlanCost, plan_cost
 from fm3_planner.exact.balance import Balance
 from fm3_planner.exact.model import Formulation, first_labels
 from fm3_planner.exact.solver import Found, Solver
+from fm3_planner.hcc_ipo import MOST_EPSILON, HccIpo
 from fm3_planner.problem import PlanProblem
 from fm3_planner.stage import Figure, Stage, Stop
 
@@ -120,9 +121,7 @@ class Search:
             # Loads do not depend on who shares a node: all ranks are interchangeable.
             problem = replace(problem, cluster=Cluster(problem.num_ranks))
         elif owner is not None:
-            # Neighbours on one rank have little traffic; where the load allows it, that is a better start.
-            near = _first_that_keeps(problem, [Contiguous()], allowed, limit)
-            owner = _least(problem, figure, [owner] if near is None else [owner, near])
+            owner = _least(problem, figure, [owner, *_plans_of_little_traffic(problem, allowed, limit)])
         least = _known_bound(problem, figure)
         value = None if owner is None else getattr(_cost(problem, owner), figure.value)
         if value is not None and value == least:
@@ -246,6 +245,21 @@ def _first_that_keeps(
     """Return the first of the planners' plans that keeps every limit, None where none does."""
     owners = (_start(problem, start) for start in starts)
     return next((owner for owner in owners if _keeps(problem, owner, allowed, limit)), None)
+
+
+def _plans_of_little_traffic(
+    problem: PlanProblem, allowed: dict[Figure, int], limit: int | None
+) -> list[Owner]:
+    """Return those plans of heuristics for traffic that keep every limit."""
+    least = max(1, lower_bounds(problem).compute.value)
+    slack = Fraction(allowed[Figure.COMPUTE] - least, least)
+    shares = (slack, slack / 2, Fraction(0))
+    heuristics: list[Planner] = [
+        Contiguous(),
+        *(HccIpo(epsilon=float(min(max(share, Fraction(0)), Fraction(MOST_EPSILON)))) for share in shares),
+    ]
+    owners = (_start(problem, heuristic) for heuristic in heuristics)
+    return [owner for owner in owners if _keeps(problem, owner, allowed, limit)]
 
 
 def _known_bound(problem: PlanProblem, figure: Figure) -> int:
