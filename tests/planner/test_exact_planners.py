@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from fm3_planner import (
     Contiguous,
     CpSat,
     Figure,
+    HccIpo,
     Ilp,
     Status,
     Stop,
@@ -289,6 +291,24 @@ def test_an_unknown_objective_lists_the_known_ones(planner):
         UnknownNameError, match="unknown objective 'speed'; known: compute, compute_then_node"
     ):
         planner(objective="speed")
+
+
+@pytest.mark.skipif(find_spec("highspy") is None, reason="the package highspy is not installed")
+def test_highs_proves_the_same_as_cp_sat(tangled):
+    objective = {"objective": "node_then_rank_traffic", "epsilon": 0.2}
+    result, other = plan(tangled, Ilp(solver="highs", **objective)), plan(tangled, CpSat(**objective))
+    check_plan(tangled, result)
+    assert [(stage.value, stage.bound) for stage in result.stages] == [
+        (stage.value, stage.bound) for stage in other.stages
+    ]
+
+
+@every_exact
+def test_an_exact_planner_crosses_nodes_no_more_than_hcc_ipo_with_the_same_slack(planner, middling):
+    limits = {"cp_sat": {"max_work": 0.01}, "ilp": {"max_nodes": 1, "max_seconds": 0.1}}
+    options = limits["cp_sat" if planner is CpSat else "ilp"]
+    result = plan(middling, planner(objective="node_traffic", epsilon=0.05, **options))
+    assert result.cost.node_traffic <= plan(middling, HccIpo(epsilon=0.05)).cost.node_traffic
 
 
 def test_an_unknown_solver_lists_the_known_ones():

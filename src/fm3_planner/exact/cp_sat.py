@@ -135,10 +135,10 @@ class _Solver:
 
 
 def _rounded_up(bound: float) -> int:
-    """Return the integer bound that CP-SAT proved; it is reported as a float, exact below 2^53."""
+    """Return the integer bound that CP-SAT proved; it is reported as a float, and rounded beyond 2^52."""
     if not math.isfinite(bound):
         return 0
-    return int(bound) if abs(bound) > 2**52 else math.ceil(bound - 1e-6)
+    return math.floor(bound * (1 - 2**-50)) if bound > 2**52 else math.ceil(bound - 1e-6)
 
 
 def _load() -> Any:

@@ -124,7 +124,10 @@ class _Cbc:
                 logPath=str(log),
             )
             solver.tmpDir = folder
-            program.solve(solver)
+            try:
+                program.solve(solver)
+            except pulp.PulpSolverError as failure:
+                raise PlanError(f"planner ilp: CBC cannot be run here: {failure}") from failure
             text = log.read_text(encoding="utf-8", errors="replace")
         has_point = program.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
         is_infeasible = program.status == pulp.LpStatusInfeasible
