@@ -8,10 +8,13 @@ import torch.distributed as dist
 
 from fm3_comm.backend import ExchangeBackend, backends
 from fm3_comm.loopback import LoopbackKind, solo
+from fm3_comm.symmetric import SymmetricKind, memories
 from fm3_comm.torch_dist import TorchDistKind
 
 backends.register("loopback", LoopbackKind())
 backends.register("torch_dist", TorchDistKind())
+for memory in memories.names():
+    backends.register(memory, SymmetricKind(memory))
 
 
 def connect(

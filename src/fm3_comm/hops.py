@@ -69,9 +69,36 @@ class RankHops:
         return tuple((chunk, peer) for chunk, peers in self.children.items() for peer in peers)
 
     @cached_property
-    def relays(self) -> bool:
-        """Whether it passes on what it receives."""
-        return any(chunk in self.parent for chunk in self.children)
+    def received_index(self) -> dict[int, int]:
+        """Place of each chunk in `received`."""
+        return {chunk: index for index, chunk in enumerate(self.received)}
+
+    @cached_property
+    def sent_index(self) -> dict[int, int]:
+        """Place of each chunk in `sent`."""
+        return {chunk: index for index, chunk in enumerate(self.sent)}
+
+    @cached_property
+    def passed_index(self) -> dict[int, int]:
+        """Place of each chunk among those that leave this rank, own ones and relayed ones."""
+        return {chunk: index for index, chunk in enumerate(self.children)}
+
+    @cached_property
+    def contribution_index(self) -> dict[tuple[int, int], int]:
+        """Place of each (chunk, peer) in `contributions`."""
+        return {pair: index for index, pair in enumerate(self.contributions)}
+
+    @cached_property
+    def place_above(self) -> dict[int, int]:
+        """Place of each received chunk among those from the same peer."""
+        return {chunk: place for chunks in self.above.values() for place, chunk in enumerate(chunks)}
+
+    @cached_property
+    def place_below(self) -> dict[tuple[int, int], int]:
+        """Place of each (peer, chunk) among the chunks that go to that peer."""
+        return {
+            (peer, chunk): place for peer, chunks in self.below.items() for place, chunk in enumerate(chunks)
+        }
 
 
 def hops_by_rank(exchange: Exchange) -> tuple[RankHops, ...]:

@@ -1,0 +1,29 @@
+"""One-sided exchange: ranks read and write each other's memory; nobody answers, flags tell.
+
+`SymmetricMemory` is what a transport offers, `SymmetricBackend` the exchange over any of them. The protocol,
+who writes which flag when, is in docs/exchange.md; `gather` and `reduce` are its two halves.
+"""
+
+from fm3_comm.symmetric.backend import SymmetricBackend, SymmetricOptions
+from fm3_comm.symmetric.in_process import InProcessKind, InProcessMemory, InProcessWorld
+from fm3_comm.symmetric.kinds import SymmetricKind
+from fm3_comm.symmetric.memory import MemoryKind, SignalOp, SymmetricBuffer, SymmetricMemory, memories
+from fm3_comm.symmetric.segments import SegmentedReduce
+from fm3_comm.symmetric.simulate import interleave
+
+__all__ = [
+    "InProcessMemory",
+    "InProcessWorld",
+    "MemoryKind",
+    "SegmentedReduce",
+    "SignalOp",
+    "SymmetricBackend",
+    "SymmetricBuffer",
+    "SymmetricKind",
+    "SymmetricMemory",
+    "SymmetricOptions",
+    "interleave",
+    "memories",
+]
+
+memories.register("in_process", InProcessKind())
