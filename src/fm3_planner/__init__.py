@@ -16,6 +16,7 @@ from fm3_planner.exact.brute_force import BruteForce
 from fm3_planner.exact.cp_sat import CpSat
 from fm3_planner.exact.pulp_ilp import Ilp
 from fm3_planner.exact.search import Objective
+from fm3_planner.group_swaps import GroupSwaps
 from fm3_planner.hcc_ipo import HccIpo
 from fm3_planner.instance import Instance, read_instances
 from fm3_planner.interchange import (
@@ -68,6 +69,7 @@ __all__ = [
     "DirectionFit",
     "Figure",
     "Gaps",
+    "GroupSwaps",
     "HccIpo",
     "Ilp",
     "Instance",

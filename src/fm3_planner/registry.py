@@ -11,6 +11,7 @@ from fm3_planner.contiguous import Contiguous
 from fm3_planner.exact.brute_force import BruteForce
 from fm3_planner.exact.cp_sat import CpSat
 from fm3_planner.exact.pulp_ilp import Ilp
+from fm3_planner.group_swaps import GroupSwaps
 from fm3_planner.hcc_ipo import HccIpo
 from fm3_planner.ipo import Ipo
 from fm3_planner.karmarkar_karp import KarmarkarKarp
@@ -29,6 +30,7 @@ planners: Registry[Registered] = Registry("planner", "fm3.planners")
 planners.register("brute_force", BruteForce)
 planners.register("contiguous", Contiguous)
 planners.register("cp_sat", CpSat)
+planners.register("group_swaps", GroupSwaps)
 planners.register("hcc_ipo", HccIpo)
 planners.register("ilp", Ilp)
 planners.register("ipo", Ipo)

@@ -8,7 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fm3_core import PlanError, patterns
-from fm3_planner import CostWeights, PlanProblem, Status, check_plan, lower_bounds, plan
+from fm3_planner import (
+    Contiguous,
+    CostWeights,
+    GroupSwaps,
+    PlanProblem,
+    Status,
+    Zigzag,
+    check_plan,
+    lower_bounds,
+    plan,
+)
 
 GROUPS = np.array([[9, 1, 1, 9], [1, 9, 9, 1]])
 
@@ -108,3 +118,43 @@ def test_an_overhead_of_row_blocks_is_part_of_every_chunk():
     base = PlanProblem.from_mask(mask, cost=same, **arguments).weights
     assert (more - base).tolist() == [600, 600, 300]
     assert PlanProblem.from_mask(mask, cost=plain, **arguments).weights.tolist() == [3, 6, 9]
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_group_swaps_end_where_no_swap_helps(make_problem, data):
+    num_chunks, num_ranks = data.draw(st.integers(3, 9)), data.draw(st.integers(2, 3))
+    groups = np.random.default_rng(data.draw(st.integers(0, 999))).integers(0, 50, (2, num_chunks))
+    problem = make_problem(groups.sum(axis=0), num_ranks, groups=groups)
+    result = plan(problem, GroupSwaps(start=Contiguous()))
+    check_plan(problem, result)
+    owner = result.partition.owner.tolist()
+    swapped = [_swapped(owner, one, other) for one in range(num_chunks) for other in range(one)]
+    assert result.cost.compute <= plan(problem, "contiguous").cost.compute
+    assert result.cost.compute <= min(_load(groups, other, num_ranks) for other in swapped)
+
+
+def _swapped(owner, one, other):
+    changed = list(owner)
+    changed[one], changed[other] = owner[other], owner[one]
+    return changed
+
+
+def _load(groups, owner, num_ranks):
+    of_ranks = [
+        [sum(w for w, of in zip(weights, owner, strict=True) if of == rank) for rank in range(num_ranks)]
+        for weights in groups.tolist()
+    ]
+    return sum(max(loads) for loads in of_ranks)
+
+
+def test_group_swaps_balance_what_the_sums_hide(crossed):
+    result = plan(crossed, GroupSwaps(start=Zigzag()))
+    assert plan(crossed, Zigzag()).cost.compute == 36
+    assert (result.cost.compute, result.status) == (20, Status.OPTIMAL)
+
+
+def test_group_swaps_stop_at_their_limit(crossed):
+    assert plan(crossed, GroupSwaps(start=Zigzag(), max_swaps=0)).cost.compute == 36
+    with pytest.raises(PlanError, match="max_swaps must be >= 0, got -1"):
+        GroupSwaps(max_swaps=-1)
