@@ -5,7 +5,7 @@ checks it and returns a `PlanResult` with exact figures, lower bounds and their 
 all of it anew.
 """
 
-from fm3_planner.advisor import ChunkAdvice, ChunkOption, StepSpeeds, advise_chunk_size
+from fm3_planner.advisor import ChunkAdvice, ChunkOption, StepSpeeds, advise_chunk_size, balanced_chunk_size
 from fm3_planner.base import Assignment, Planner
 from fm3_planner.bounds import Bound, Bounds, lower_bounds
 from fm3_planner.calibrate import Calibration, DirectionFit, TimedCell, fit_cost_weights, read_cells
@@ -94,6 +94,7 @@ __all__ = [
     "TimedCell",
     "Zigzag",
     "advise_chunk_size",
+    "balanced_chunk_size",
     "check_plan",
     "contiguous_partition",
     "exchange_split_sizes",

@@ -5,17 +5,21 @@ The choice is a function of its arguments, in integers: ranks that hold the same
 
 from __future__ import annotations
 
+import math
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from fm3_core.check import require_int
 from fm3_core.errors import PlanError
 from fm3_core.mask import ColumnMask
 from fm3_planner.base import Planner
+from fm3_planner.bounds import largest_load_bound
 from fm3_planner.planning import DEFAULT_PLANNER, plan
 from fm3_planner.problem import PlanProblem
 from fm3_planner.result import PlanResult
-from fm3_planner.weights import CostWeights
+from fm3_planner.weights import CostWeights, chunk_weights
 
 CHUNKS_PER_RANK = (1, 2, 4, 8, 16, 32)
 MAX_CHUNKS = 4096
@@ -177,6 +181,45 @@ def advise_chunk_size(
     near = [option for option in options if 100 * option.predicted_picoseconds <= 101 * least]
     chosen = max(near, key=lambda option: option.chunk_size)
     return ChunkAdvice(chunk_size=chosen.chunk_size, reason=_reason(chosen, options, least), options=options)
+
+
+def balanced_chunk_size(
+    mask: ColumnMask,
+    *,
+    num_ranks: int,
+    block: int = 128,
+    cost: CostWeights = _DEFAULT_COST,
+    slack: float = 0.02,
+) -> int:
+    """Return the largest default size whose compute bound is within `slack` of the average load.
+
+    No plan is made and no need is looked at: a few milliseconds, for code that must choose a size for every
+    batch. Where no size is that good, the size with the least bound is returned, of equal ones the largest.
+
+    Args:
+        mask: what is attended; as many rows as keys.
+        num_ranks: ranks that share the sequence.
+        block: rows of the kernel's block, as in `default_chunk_sizes`.
+        cost: what a kernel block costs.
+        slack: how far above the average the bound may be, >= 0; read as the decimal that is written.
+
+    Raises:
+        PlanError: there are fewer tokens than ranks, or an argument breaks its rule.
+    """
+    num_ranks = require_int("num_ranks", num_ranks, minimum=1, error=PlanError)
+    block = require_int("block", block, minimum=1, error=PlanError)
+    if isinstance(slack, bool) or not isinstance(slack, numbers.Real) or not 0 <= slack < math.inf:
+        raise PlanError(f"slack must be a finite number >= 0, got {slack!r}")
+    most = 1 + Fraction(str(float(slack)))
+    looked_at = []
+    for size in reversed(default_chunk_sizes(mask.num_rows, num_ranks, block)):
+        weights = chunk_weights(mask, chunk_size=size, cost=cost, query_heads=mask.heads)
+        bound = largest_load_bound(weights, num_ranks).value
+        if bound * num_ranks <= most * sum(weights):
+            return size
+        # Blocks start anew at each chunk, so sums differ by size: bounds are compared as shares.
+        looked_at.append((Fraction(bound * num_ranks, sum(weights)), -size))
+    return -min(looked_at)[1]
 
 
 def default_chunk_sizes(num_tokens: int, num_ranks: int, block: int = 128) -> list[int]:

@@ -44,16 +44,19 @@ def compute_bound(problem: PlanProblem) -> Bound:
 
     Where groups of layers wait for each other, the bounds of the groups add up.
     """
-    best = _largest_load_bound(problem, problem.weights.tolist())
+    best = largest_load_bound(problem.weights.tolist(), problem.num_ranks)
     if problem.weights_by_group is not None:
-        by_group = [_largest_load_bound(problem, weights).value for weights in problem.groups.tolist()]
+        by_group = [
+            largest_load_bound(weights, problem.num_ranks).value for weights in problem.groups.tolist()
+        ]
         if sum(by_group) > best.value:
             best = Bound(sum(by_group), f"groups: the bounds of {len(by_group)} groups of layers add up")
     return best
 
 
-def _largest_load_bound(problem: PlanProblem, weights: list[int]) -> Bound:
-    num_ranks, (per_rank, _) = problem.num_ranks, problem.chunks_per_rank
+def largest_load_bound(weights: list[int], num_ranks: int) -> Bound:
+    """Return the bound of `compute_bound` for one group of weights; there are no more ranks than weights."""
+    per_rank = len(weights) // num_ranks
     descending = sorted(weights, reverse=True)
     total = sum(descending)
     best = Bound(-(-total // num_ranks), f"average: a total of {total} on {num_ranks} ranks")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fm3_core import PlanError, patterns
-from fm3_planner import StepSpeeds, advise_chunk_size
+from fm3_planner import PlanProblem, StepSpeeds, advise_chunk_size, balanced_chunk_size, lower_bounds
 from fm3_planner.advisor import default_chunk_sizes
 
 MASK = patterns.causal_document([900, 300, 1500, 700, 696])
@@ -102,3 +102,29 @@ def test_an_argument_that_breaks_its_rule_is_refused(arguments, message):
 def test_speeds_are_integers_above_zero():
     with pytest.raises(PlanError, match=r"StepSpeeds.unit_picoseconds must be an integer, got 0.5"):
         StepSpeeds(unit_picoseconds=0.5)
+
+
+def test_the_balanced_size_is_the_largest_whose_bound_is_near_the_average():
+    sizes = default_chunk_sizes(MASK.num_rows, 4)
+    bounds = {}
+    for size in sizes:
+        problem = PlanProblem.from_mask(MASK, chunk_size=size, num_ranks=4)
+        bounds[size] = lower_bounds(problem).compute.value * 4 / int(problem.weights.sum())
+    near = [size for size, share in bounds.items() if share <= 1.05]
+    assert balanced_chunk_size(MASK, num_ranks=4, slack=0.05) == max(near)
+    assert balanced_chunk_size(MASK, num_ranks=4, slack=10.0) == max(sizes)
+
+
+def test_where_no_size_is_near_the_average_the_least_bound_decides():
+    mask = patterns.causal_document([512], padding=8 * 512)
+    assert balanced_chunk_size(mask, num_ranks=8, slack=0.0) == 128
+
+
+def test_a_mask_without_work_has_the_largest_chunks():
+    assert balanced_chunk_size(patterns.causal_document([], padding=1024), num_ranks=4) == 256
+
+
+@pytest.mark.parametrize("slack", [-0.1, float("nan"), True, "much"])
+def test_a_slack_that_is_none_is_refused(slack):
+    with pytest.raises(PlanError, match="slack must be a finite number >= 0, got "):
+        balanced_chunk_size(MASK, num_ranks=2, slack=slack)
