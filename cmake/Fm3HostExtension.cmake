@@ -1,12 +1,17 @@
-# fm3_add_host_extension(<package> <sources>...)
+# fm3_add_host_extension(<package> [NAME <name>] <sources>...)
 #
-# Builds <package>._C of plain C++17 sources and installs it into the package. Warnings are errors.
+# Builds <package>.<name>, by default <package>._C, of plain C++17 sources and installs it into the package. Warnings are
+# errors.
 
 function(fm3_add_host_extension package)
-  set(target ${package}_C)
-  pybind11_add_module(${target} MODULE NO_EXTRAS ${ARGN})
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "NAME" "")
+  if(NOT arg_NAME)
+    set(arg_NAME _C)
+  endif()
+  set(target ${package}${arg_NAME})
+  pybind11_add_module(${target} MODULE NO_EXTRAS ${arg_UNPARSED_ARGUMENTS})
   set_target_properties(${target} PROPERTIES
-    OUTPUT_NAME _C
+    OUTPUT_NAME ${arg_NAME}
     LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/${package}"
     CXX_STANDARD 17
     CXX_STANDARD_REQUIRED ON

@@ -102,13 +102,20 @@ def copied_tree(tmp_path: Path) -> Path:
 def test_an_install_with_nvcc_has_the_extension_and_it_imports_without_a_gpu(tmp_path: Path):
     code, found = install(ROOT, tmp_path / "target")
     assert code == 0, found.log
-    assert [path.split(".")[0] for path in found.extensions] == ["fm3_kernels/_C", "fm3_planner/_C"]
+    assert [path.split(".")[0] for path in found.extensions] == [
+        "fm3_comm/_shm",
+        "fm3_kernels/_C",
+        "fm3_planner/_C",
+    ]
     assert found.run("import fm3_kernels._C as c; print(c.build_info()['architecture'])") == "90a"
 
 
 @pytest.mark.slow
 def test_an_install_without_cuda_compiles_plain_cpp_only_and_says_why(without_cuda: Install):
-    assert [path.split(".")[0] for path in without_cuda.extensions] == ["fm3_planner/_C"]
+    assert [path.split(".")[0] for path in without_cuda.extensions] == [
+        "fm3_comm/_shm",
+        "fm3_planner/_C",
+    ]
     assert "fm3_kernels._C is left out: FM3_CUDA=OFF" in without_cuda.log
     assert list((without_cuda.target.parent / "build").rglob("*.cu.o")) == []
 

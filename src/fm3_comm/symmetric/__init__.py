@@ -9,6 +9,7 @@ from fm3_comm.symmetric.in_process import InProcessKind, InProcessMemory, InProc
 from fm3_comm.symmetric.kinds import SymmetricKind
 from fm3_comm.symmetric.memory import MemoryKind, SignalOp, SymmetricBuffer, SymmetricMemory, memories
 from fm3_comm.symmetric.segments import SegmentedReduce
+from fm3_comm.symmetric.shm import ShmKind, ShmMemory
 from fm3_comm.symmetric.simulate import interleave
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "InProcessWorld",
     "MemoryKind",
     "SegmentedReduce",
+    "ShmMemory",
     "SignalOp",
     "SymmetricBackend",
     "SymmetricBuffer",
@@ -27,3 +29,4 @@ __all__ = [
 ]
 
 memories.register("in_process", InProcessKind())
+memories.register("shm", ShmKind())
