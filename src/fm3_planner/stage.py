@@ -26,6 +26,10 @@ class Stop(Enum):
         return self.value
 
 
+NO_SOLVER = "lower bound"
+"""The solver of a stage that no solver was needed for."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Stage:
     """One figure made small while those of earlier stages stay allowed.
@@ -36,7 +40,7 @@ class Stage:
         bound: no plan that earlier stages allow is below; equal to `value` where the search proved it.
         allowed: the most that later stages, and so the plan, may have of this figure; >= value.
         stop: why the search ended.
-        solver: what searched, with its version.
+        solver: what searched, with its version; `NO_SOLVER` where a heuristic's plan reached a simple bound.
     """
 
     figure: Figure
@@ -62,4 +66,5 @@ class Stage:
         """Return a line that says all of it."""
         known = "proved least" if self.is_proved else f"at least {self.bound}, gap {self.gap:.2%}"
         slack = "" if self.allowed == self.value else f", up to {self.allowed} allowed"
-        return f"{self.figure.value} {self.value} ({known}{slack}): {self.solver} {self.stop}"
+        how = "its lower bound is reached" if self.solver == NO_SOLVER else f"{self.solver} {self.stop}"
+        return f"{self.figure.value} {self.value} ({known}{slack}): {how}"

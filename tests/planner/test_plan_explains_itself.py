@@ -55,7 +55,7 @@ def test_every_line_says_what_it_is_about(problem):
 
 def test_the_stages_of_an_exact_search_are_told(problem):
     text = plan(problem, CpSat(objective="node_traffic", epsilon=0.5)).explain()
-    assert "Stage 1: compute 5 (proved least, up to 7 allowed): lower bound searched to its end." in text
+    assert "Stage 1: compute 5 (proved least, up to 7 allowed): its lower bound is reached." in text
     assert "Stage 2: node_traffic " in text
 
 

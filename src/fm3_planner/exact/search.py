@@ -21,7 +21,7 @@ from fm3_planner.exact.model import Formulation, first_labels
 from fm3_planner.exact.solver import Found, Solver
 from fm3_planner.hcc_ipo import MOST_EPSILON, HccIpo
 from fm3_planner.problem import PlanProblem
-from fm3_planner.stage import Figure, Stage, Stop
+from fm3_planner.stage import NO_SOLVER, Figure, Stage, Stop
 
 Owner = list[int]
 _SHARE_OF_PATTERNS = 0.5  # of the limit of the load's stage; measured on planbench
@@ -127,7 +127,7 @@ class Search:
         if value is not None and value == least:
             assert owner is not None
             stop = Stage(
-                figure=figure, value=value, bound=least, allowed=value, stop=Stop.PROVED, solver="lower bound"
+                figure=figure, value=value, bound=least, allowed=value, stop=Stop.PROVED, solver=NO_SOLVER
             )
             return owner, stop, 0
         self._refuse_large(problem)
