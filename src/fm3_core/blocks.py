@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fm3_core.check import require_int
 from fm3_core.counts import RowChunks, num_key_chunks, pairs_by_span
 from fm3_core.extrema import BlockExtrema
-from fm3_core.mask import ColumnMask
+from fm3_core.mask import MAX_ROWS, ColumnMask
 from fm3_core.registry import Registry
 
 EMPTY = 0
@@ -85,7 +85,7 @@ class BlockMap:
         block_rows = require_int("block_rows", block_rows, minimum=1)
         block_keys = require_int("block_keys", block_keys, minimum=1)
         classify = METHODS.get(method)
-        kinds, cuts = classify(mask, block_rows, block_keys)
+        kinds, cuts = classify(mask, min(block_rows, MAX_ROWS), min(block_keys, MAX_ROWS))
         return cls(
             kinds=kinds,
             cuts=cuts,

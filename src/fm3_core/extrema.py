@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fm3_core.check import require_int
-from fm3_core.mask import ColumnMask
+from fm3_core.mask import MAX_ROWS, ColumnMask
 from fm3_core.span import Ints
 
 
@@ -62,7 +62,7 @@ class BlockExtrema:
             block_keys: key columns of a block, at least 1.
         """
         block_keys = require_int("block_keys", block_keys, minimum=1)
-        first_keys = np.arange(0, mask.num_keys, block_keys)
+        first_keys = np.arange(0, mask.num_keys, min(block_keys, MAX_ROWS))
         max_lts, min_lte, min_lts, max_lte = _span_extrema(mask.lts, mask.lte, first_keys, mask.num_rows)
         max_uts, min_ute, min_uts, max_ute = _span_extrema(mask.uts, mask.ute, first_keys, mask.num_rows)
         return cls(

@@ -73,11 +73,11 @@ class Partition:
 
     def offsets(self, rank: int) -> NDArray[np.int64]:
         """Return the first global token of each chunk of `rank`, int64 [chunks], ascending."""
-        return np.array(self.chunks_of(rank), dtype=np.int64) * self.chunk_size
+        return np.array(self.chunks_of(rank), dtype=np.int64) * min(self.chunk_size, self.num_tokens)
 
     def lengths(self, rank: int) -> NDArray[np.int64]:
         """Return the number of tokens of each chunk of `rank`, int64 [chunks]."""
-        return np.minimum(self.chunk_size, self.num_tokens - self.offsets(rank))
+        return np.minimum(min(self.chunk_size, self.num_tokens), self.num_tokens - self.offsets(rank))
 
     def num_tokens_of(self, rank: int) -> int:
         """Return the number of tokens that `rank` owns."""
@@ -134,10 +134,11 @@ def _checked_chunks(chunks_by_rank: Iterable[Iterable[int]], num_chunks: int) ->
         checked.append(tuple(mine))
     if not checked:
         raise PartitionError("chunks_by_rank must name at least one rank, got none")
-    missing = sorted(set(range(num_chunks)) - set(owner))
-    if missing:
+    if len(owner) < num_chunks:
+        missing = next(chunk for chunk in range(num_chunks) if chunk not in owner)
         raise PartitionError(
-            f"chunk {missing[0]} is owned by no rank ({len(missing)} of {num_chunks} chunks are missing)"
+            f"chunk {missing} is owned by no rank "
+            f"({num_chunks - len(owner)} of {num_chunks} chunks are missing)"
         )
     return tuple(checked)
 

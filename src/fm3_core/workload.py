@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from fm3_core.check import require_int
 from fm3_core.counts import RowChunks, num_key_chunks, visible_pairs
 from fm3_core.extrema import BlockExtrema
-from fm3_core.mask import ColumnMask
+from fm3_core.mask import MAX_ROWS, ColumnMask
 from fm3_core.span import Ints
 
 
@@ -25,8 +25,10 @@ def visible_pairs_by_chunk(
     Returns:
         int64 [batch, heads, row chunks, key chunks].
     """
-    size = require_int("chunk_size", chunk_size, minimum=1)
-    key_size = size if key_chunk_size is None else require_int("key_chunk_size", key_chunk_size, minimum=1)
+    size = min(require_int("chunk_size", chunk_size, minimum=1), MAX_ROWS)
+    key_size = size
+    if key_chunk_size is not None:
+        key_size = min(require_int("key_chunk_size", key_chunk_size, minimum=1), MAX_ROWS)
     rows = RowChunks.equal(mask.num_rows, size)
     visible = np.empty(
         (mask.batch, mask.heads, rows.num_chunks, num_key_chunks(mask, key_size)), dtype=np.int64
@@ -63,7 +65,7 @@ def needs(mask: ColumnMask, *, chunk_size: int) -> NDArray[np.bool_]:
     Returns:
         bool [row chunks, key chunks].
     """
-    size = require_int("chunk_size", chunk_size, minimum=1)
+    size = min(require_int("chunk_size", chunk_size, minimum=1), MAX_ROWS)
     rows = RowChunks.equal(mask.num_rows, size)
     needed = np.zeros((rows.num_chunks, num_key_chunks(mask, size)), dtype=np.bool_)
     for cells, counted in visible_pairs(mask, rows, size):

@@ -32,6 +32,8 @@ DTYPES = {
 ORACLE_ROWS = 64
 ALLOWED_RATIO = 2.0
 """The ranks' error may be twice that of one rank in the same dtype."""
+EXACT_ERROR = 1e-12
+"""What float64 itself may be off: errors below it are no difference."""
 RESULTS = ("out", "dq", "dk", "dv")
 
 
@@ -71,6 +73,7 @@ class AttendOptions:
         """Validate what no other part does."""
         for name in ("heads", "kv_heads", "head_dim"):
             require_int(name, getattr(self, name), minimum=1, error=AttendError)
+        require_int("seed", self.seed, maximum=2**64 - 1, error=AttendError)
         if self.heads % self.kv_heads:
             raise AttendError(f"heads={self.heads} must be a multiple of kv_heads={self.kv_heads}")
         if self.dtype not in DTYPES:
@@ -135,8 +138,10 @@ class ErrorFigures:
     @property
     def within_bounds(self) -> bool:
         """Whether the ranks' errors are at most twice those of one rank, and float64 meets the definition."""
-        ratios = all(self.ranks[name] <= ALLOWED_RATIO * self.one_rank[name] for name in RESULTS)
-        return ratios and self.oracle_rows < 1e-12
+        ratios = all(
+            self.ranks[name] <= max(ALLOWED_RATIO * self.one_rank[name], EXACT_ERROR) for name in RESULTS
+        )
+        return ratios and self.oracle_rows < EXACT_ERROR
 
 
 def run_rank(

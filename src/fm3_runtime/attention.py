@@ -146,9 +146,10 @@ def _why_not(
         f"{name} of shape {tuple(x.shape)} must be [batch, {tokens}, heads, head dim]: this rank owns "
         f"{tokens} of the {step.mask.num_rows} tokens that were planned"
         for name, x in (("q", q), ("k", k), ("v", v))
-        if x.ndim != 4 or x.shape[1] != tokens
+        if isinstance(x, torch.Tensor) and (x.ndim != 4 or x.shape[1] != tokens)
     ]
+    mask = step.device_mask(q.device, own=True) if isinstance(q, torch.Tensor) else step.own_mask
     return reasons or fm3_kernels.why_unsupported(
-        q, k, v, step.device_mask(q.device, own=True),
+        q, k, v, mask,
         softmax_scale=softmax_scale, deterministic=deterministic, engine=engine,
     )  # fmt: skip

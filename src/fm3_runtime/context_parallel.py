@@ -61,7 +61,7 @@ class ContextParallel:
         ranks_per_node: int | None = None,
     ) -> None:
         """Open the backend."""
-        if gradient_wire not in GRADIENT_WIRES:
+        if not isinstance(gradient_wire, str) or gradient_wire not in GRADIENT_WIRES:
             raise UnknownNameError(
                 f"unknown gradient_wire {gradient_wire!r}; known: {', '.join(GRADIENT_WIRES)}"
             )
@@ -69,6 +69,8 @@ class ContextParallel:
             planners.get(planner)
         elif not callable(getattr(planner, "assign", None)):
             raise PlanError(f"planner must be a name or an object with assign(problem), got {planner!r}")
+        if not isinstance(backend, str | ExchangeBackend):
+            raise UnknownNameError(f"backend must be a name or a handle of an open backend, got {backend!r}")
         if chunk_size is not None:
             require_int("chunk_size", chunk_size, minimum=1, error=PartitionError)
         self.planner = planner
@@ -113,6 +115,8 @@ class ContextParallel:
                 f"context parallelism shares one sequence: num_rows={mask.num_rows} and "
                 f"num_keys={mask.num_keys} differ"
             )
+        if not isinstance(result, PlanResult | None):
+            raise PlanError(f"result must be a PlanResult or None, got {type(result).__name__}")
         planned, exchange = self._planned(mask) if result is None else self._given(mask, result)
         if verify:
             self._verify(mask, planned)
@@ -194,6 +198,8 @@ class ContextParallel:
 
 def default_chunk_size(num_tokens: int, num_ranks: int) -> int:
     """Return ceil(tokens / 16 ranks) rounded up to 128, halved until there are two chunks a rank."""
+    num_tokens = require_int("num_tokens", num_tokens, error=PartitionError)
+    num_ranks = require_int("num_ranks", num_ranks, minimum=1, error=PartitionError)
     size = -(-num_tokens // (16 * num_ranks))
     size = -(-size // 128) * 128
     while size > 1 and -(-num_tokens // size) < 2 * num_ranks:

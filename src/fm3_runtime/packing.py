@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -44,7 +45,8 @@ def standard_library() -> Path:
 def pack_documents(folder: str | Path, num_tokens: int, pattern: str = "*") -> PackedDocuments:
     """Fill a sequence with a folder's text files in the order of their names, folders inside it included.
 
-    Binary files (a NUL byte, or not UTF-8), empty ones and unreadable ones are left out and listed.
+    Binary files (a NUL byte, or not UTF-8), empty ones and unreadable ones are left out and listed, and so
+    are pipes, devices and links to folders that are read already: a folder's text counts once.
 
     Args:
         folder: where the documents are.
@@ -61,7 +63,7 @@ def pack_documents(folder: str | Path, num_tokens: int, pattern: str = "*") -> P
     skipped: list[str] = []
     filled = 0
     _require_folder(folder)
-    for path in _files(folder, pattern, skipped):
+    for path in _files(folder, pattern, skipped, set()):
         name = path.relative_to(folder).as_posix()
         try:
             text = path.read_bytes()
@@ -91,18 +93,38 @@ def pack_documents(folder: str | Path, num_tokens: int, pattern: str = "*") -> P
     )
 
 
-def _files(folder: Path, pattern: str, skipped: list[str]) -> Iterator[Path]:
-    """Yield the files below `folder` in the order of their names; unreadable folders go into `skipped`."""
+def _files(folder: Path, pattern: str, skipped: list[str], entered: set[tuple[int, int]]) -> Iterator[Path]:
+    """Yield the files below `folder` in the order of their names; what cannot be read goes into `skipped`.
+
+    Args:
+        folder: where to look.
+        pattern: names of the files, as a glob.
+        skipped: gets a line for each folder or entry that is left out.
+        entered: (device, inode) of the folders entered so far, this one is added: links may form a circle.
+    """
     try:
+        status = folder.stat()
         entries = sorted(folder.iterdir())
     except OSError as error:
         skipped.append(f"{folder}: {error.strerror}")
         return
+    if (status.st_dev, status.st_ino) in entered:
+        skipped.append(f"{folder}: a link to a folder that is read already")
+        return
+    entered.add((status.st_dev, status.st_ino))
     for entry in entries:
-        if entry.is_dir():
-            yield from _files(entry, pattern, skipped)
+        try:
+            mode = entry.stat().st_mode
+        except OSError as error:
+            skipped.append(f"{entry}: {error.strerror}")
+            continue
+        if stat.S_ISDIR(mode):
+            yield from _files(entry, pattern, skipped, entered)
         elif fnmatch(entry.name, pattern):
-            yield entry
+            if stat.S_ISREG(mode):
+                yield entry
+            else:
+                skipped.append(f"{entry}: no regular file")
 
 
 def _require_folder(folder: Path) -> None:

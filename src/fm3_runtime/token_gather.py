@@ -9,7 +9,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from fm3_comm import ExchangeBackend
-from fm3_core import Exchange
+from fm3_core import Exchange, UnsupportedError
 
 
 def gather_tokens(
@@ -23,7 +23,12 @@ def gather_tokens(
         dim: the token dimension.
         exchange: who gets which chunks.
         backend: this rank's handle.
+
+    Raises:
+        UnsupportedError: complex tokens.
     """
+    if x_local.is_complex():
+        raise UnsupportedError("gather", [f"tokens must be floating, integer or bool, got {x_local.dtype}"])
     tokens_first = x_local.movedim(dim, 0)
     features = tokens_first.shape[1:]
     flat = tokens_first.reshape(tokens_first.shape[0], features.numel())

@@ -288,3 +288,10 @@ def test_an_unknown_method_lists_the_known_ones():
 def test_block_sizes_below_one_are_refused(sizes, words):
     with pytest.raises(MaskError, match=words):
         BlockMap.from_mask(patterns.causal(4), *sizes)
+
+
+@pytest.mark.parametrize("method", ["exact", "extrema"])
+def test_blocks_beyond_any_integer_width_hold_the_whole_mask(method):
+    blocks = BlockMap.from_mask(patterns.causal(4), 10**20, 10**20, method=method)
+    assert blocks.kinds.tolist() == [[[[PARTIAL]]]]
+    assert blocks.block_rows == 10**20

@@ -96,6 +96,12 @@ def test_a_rank_without_chunks_owns_nothing():
     assert partition.num_tokens_of(1) == 0
 
 
+def test_a_chunk_beyond_any_integer_width_holds_every_token():
+    partition = Partition(8, 10**20, ((), (0,)))
+    assert partition.token_index(1).tolist() == list(range(8))
+    assert partition.lengths(1).tolist() == [8]
+
+
 def test_no_tokens_are_no_chunks():
     partition = Partition(0, 4, ((), ()))
     assert partition.num_chunks == 0
@@ -125,6 +131,10 @@ def test_padding_chunks_need_nothing():
         (lambda: Partition(8, 2, ((0, 1), (1, 2, 3))), "chunk 1 is owned by rank 0 and again by rank 1"),
         (lambda: Partition(8, 2, ((0, 1, 1), (2, 3))), "chunk 1 is owned by rank 0 and again by rank 0"),
         (lambda: Partition(8, 2, ((0,), (3,))), "chunk 1 is owned by no rank (2 of 4 chunks are missing)"),
+        (
+            lambda: Partition(10**12, 1, ((0,), (3,))),
+            "chunk 1 is owned by no rank (999999999998 of 1000000000000 chunks are missing)",
+        ),
         (lambda: Partition(8, 2, ((1, 0), (2, 3))), "rank 0: chunk 0 follows chunk 1; chunks must ascend"),
         (lambda: Partition(8, 2, ((0, 2, 1), (3,))), "rank 0: chunk 1 follows chunk 2; chunks must ascend"),
         (lambda: Partition(8, 2, ((0, 1, 2, 4),)), "rank 0: chunk must be in 0..3, got 4"),

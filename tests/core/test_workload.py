@@ -163,3 +163,9 @@ def test_overlapping_spans_hide_a_pair_once():
 def test_sizes_and_bounds_that_do_not_fit_are_refused_by_name(call, words):
     with pytest.raises(MaskError, match=words):
         call(patterns.causal(8))
+
+
+def test_chunks_beyond_any_integer_width_hold_the_whole_mask():
+    mask = patterns.causal(4)
+    assert needs(mask, chunk_size=10**20).tolist() == [[True]]
+    assert visible_pairs_by_chunk(mask, chunk_size=2, key_chunk_size=10**20).tolist() == [[[[3], [7]]]]

@@ -55,6 +55,14 @@ def test_a_nan_is_out_of_bounds(yardstick, output):
     assert not yardstick.errors_of(tensors).within_bounds
 
 
+def test_float64_on_several_ranks_is_within_bounds_though_one_rank_is_its_own_yardstick(documents):
+    options = dataclasses.replace(SMALL, dtype="float64")
+    few = PackedDocuments(tokens=documents.tokens[:200], lengths=(120, 80), names=("a", "b"), skipped=())
+    errors = make_yardstick(few, options).errors_of(run_ranks(3, run_rank, few, options)[0].tensors)
+    assert errors.one_rank == dict.fromkeys(errors.one_rank, 0.0)
+    assert errors.within_bounds
+
+
 def test_the_ranks_figures_add_up(documents, output):
     assert sum(rank.tokens for rank in output.ranks) == 3000
     assert tuple(rank.load for rank in output.ranks) == output.plan.cost.loads
@@ -85,6 +93,7 @@ def test_the_embedding_is_a_function_of_byte_position_and_seed(documents):
     [
         ({"heads": 3, "kv_heads": 2}, "heads=3 must be a multiple of kv_heads=2"),
         ({"head_dim": 0}, "head_dim must be >= 1, got 0"),
+        ({"seed": 2**64}, "seed must be in 0..18446744073709551615, got 18446744073709551616"),
         ({"dtype": "int8"}, "unknown dtype 'int8'; known: float32, float64, bfloat16, float16"),
     ],
 )

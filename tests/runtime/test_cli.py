@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -200,6 +201,43 @@ def test_a_folder_without_text_names_the_first_file_left_out(fm3, tmp_path):
     done = fm3("attend", "--documents", _folder_with_binaries(tmp_path))
     assert done.returncode == 2
     assert "a.bin: binary (it holds a NUL byte)" in " ".join(done.stderr.split())
+
+
+def test_file_names_that_look_like_markup_are_printed_as_they_are(fm3, tmp_path):
+    (tmp_path / "[").mkdir()
+    (tmp_path / "[" / "red].txt").write_text("some text")
+    (tmp_path / "[bold]").write_bytes(b"\0")
+    done = fm3(
+        "attend", "--documents", str(tmp_path), "--tokens", "9", "--ranks", "1", "--no-check",
+        "--heads", "1", "--kv-heads", "1", "--head-dim", "4",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "([/red].txt ... [/red].txt)" in done.stdout
+
+
+def _run_into(stdout: Any, *arguments: str, encoding: str = "utf-8") -> Any:
+    return subprocess.run(
+        [sys.executable, "-m", "fm3_runtime", *arguments],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_full_disk_is_one_sentence(form):
+    with open("/dev/full", "w") as full:
+        done = _run_into(full, "mask", "--lengths", "3,4", *form)
+    assert done.returncode == 1
+    assert done.stderr == "error: input or output failed: No space left on device\n"
+
+
+def test_a_terminal_without_block_characters_gets_question_marks():
+    done = _run_into(subprocess.PIPE, "mask", "--lengths", "3,4", encoding="ascii")
+    assert done.returncode == 0, done.stderr
+    assert "??" in done.stdout
 
 
 def test_a_mistake_is_json_where_json_was_asked_for(fm3):

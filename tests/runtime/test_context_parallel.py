@@ -384,6 +384,8 @@ def test_a_device_mask_cannot_be_planned():
             "unknown gradient_wire 'int8'; known: float32, bfloat16",
         ),
         ({"backend": "pigeon"}, UnknownNameError, "unknown backend 'pigeon'; known: loopback, torch_dist"),
+        ({"gradient_wire": ["float32"]}, UnknownNameError, r"unknown gradient_wire \['float32'\]"),
+        ({"backend": 3}, UnknownNameError, "backend must be a name or a handle of an open backend, got 3"),
         ({"chunk_size": 0}, PartitionError, "chunk_size must be >= 1, got 0"),
         ({"planner": 3}, PlanError, "planner must be a name or an object with assign"),
         ({"planner": "best"}, UnknownNameError, "unknown planner 'best'; known: "),
@@ -418,6 +420,28 @@ def test_tensors_that_do_not_fit_are_refused_before_anything_moves(q_shape, k_sh
     with pytest.raises(UnsupportedError):
         attention(q, k, torch.zeros(1, 8, 2, 4, dtype=dtype), step)
     assert step.backend.traffic.total == 0
+
+
+def test_what_is_no_tensor_is_refused_with_every_reason():
+    step = ContextParallel().plan(patterns.causal(8))
+    with pytest.raises(
+        UnsupportedError, match="q must be a tensor, got NoneType; k must be a tensor, got list"
+    ):
+        attention(None, [1], torch.zeros(1, 8, 2, 4), step)
+
+
+def test_what_is_no_plan_is_refused_by_type():
+    with pytest.raises(PlanError, match="result must be a PlanResult or None, got int"):
+        ContextParallel().plan(patterns.causal(8), result=3)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "ranks", "text"),
+    [(8, 0, "num_ranks must be >= 1, got 0"), (-1, 2, "num_tokens must be >= 0, got -1")],
+)
+def test_a_default_chunk_size_needs_tokens_and_ranks(tokens, ranks, text):
+    with pytest.raises(PartitionError, match=text):
+        default_chunk_size(tokens, ranks)
 
 
 def test_a_rank_that_raises_stops_the_others_with_its_number():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -101,3 +102,26 @@ def test_the_standard_library_fills_a_sequence():
 
 def test_a_folder_may_be_a_string(folder):
     assert pack_documents(str(folder), 6).names == ("a.txt",)
+
+
+def test_links_that_form_a_circle_count_a_folders_text_once(folder):
+    (folder / "inside" / "self").symlink_to(".")
+    (folder / "inside" / "up").symlink_to("..")
+    (folder / "z").symlink_to("inside")
+    with pytest.raises(DocumentError, match=r"holds 18 bytes of text in 3 files .*; 6 files were left out"):
+        pack_documents(folder, 19)
+
+
+def test_pipes_devices_and_broken_links_are_left_out_and_named(folder):
+    os.mkfifo(folder / "a_pipe")
+    (folder / "a_device").symlink_to("/dev/zero")
+    (folder / "a_link").symlink_to("nowhere")
+    (folder / "a_loop").symlink_to("a_loop")
+    packed = pack_documents(folder, 18)
+    assert packed.names == ("a.txt", "b.txt", "inside/c.txt")
+    assert packed.skipped[:4] == (
+        f"{folder}/a_device: no regular file",
+        f"{folder}/a_link: No such file or directory",
+        f"{folder}/a_loop: Too many levels of symbolic links",
+        f"{folder}/a_pipe: no regular file",
+    )

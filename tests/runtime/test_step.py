@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fm3_comm import ExchangeBackend, loopback
-from fm3_core import PartitionError, patterns
+from fm3_core import PartitionError, UnsupportedError, patterns
 from fm3_runtime import ContextParallel, Step
 
 MASK = patterns.causal_document([13, 10])
@@ -131,3 +131,8 @@ def test_a_step_says_its_rank_and_share_in_one_line():
 def test_what_is_no_tensor_is_refused_by_type():
     with pytest.raises(PartitionError, match="scatter: x must be a tensor, got int"):
         ContextParallel().plan(MASK).scatter(3)
+
+
+def test_complex_tokens_are_refused_and_not_cut():
+    with pytest.raises(UnsupportedError, match=r"floating, integer or bool, got torch\.complex64"):
+        ContextParallel().plan(MASK).gather(torch.zeros(1, 23, dtype=torch.complex64))

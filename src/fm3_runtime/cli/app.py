@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import NoReturn
 
@@ -41,6 +42,9 @@ app.command()(doctor)
 def main() -> NoReturn:
     """Run the command that sys.argv names, and exit."""
     as_json = "--json" in sys.argv
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without these signs, a name that is no text
     try:
         app()
     except RankError as error:
@@ -49,6 +53,9 @@ def main() -> NoReturn:
     except Fm3Error as error:
         print_error(str(error), as_json)
         sys.exit(USER_MISTAKE)
+    except OSError as error:
+        print_error(f"input or output failed: {error.strerror or error}", False)
+        sys.exit(CHECK_FAILED)
     except KeyboardInterrupt:
         print_error("interrupted", as_json)
         sys.exit(INTERRUPTED)

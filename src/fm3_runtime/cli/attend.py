@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import torch.distributed
 import typer
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fm3_core import Partition
@@ -151,11 +152,11 @@ def _print_report(
     console.print(
         f"[bold]{count(len(packed.lengths), 'document')}, "
         f"{count(mask.num_rows, 'token')}[/] "
-        f"({packed.names[0]} ... {packed.names[-1]})"
+        f"({escape(packed.names[0])} ... {escape(packed.names[-1])})"
     )
     if packed.skipped:
         console.print(
-            f"[dim]{count(len(packed.skipped), 'file')} left out, the first: {packed.skipped[0]}[/]"
+            f"[dim]{count(len(packed.skipped), 'file')} left out, the first: {escape(packed.skipped[0])}[/]"
         )
     console.print(
         f"mask {options.mask}, density {mask.density:.4f}, "

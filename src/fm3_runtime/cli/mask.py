@@ -97,4 +97,4 @@ def mask(
             console.print(line, no_wrap=True, crop=False)
         console.print("[dim]██ full  ▒▒ partial  ·· empty; rows down, keys across[/]")
     if save is not None:
-        console.print(f"drawn into {save}")
+        console.print(f"drawn into {save}", markup=False)

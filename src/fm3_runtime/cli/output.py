@@ -18,7 +18,7 @@ messages = Console(stderr=True, highlight=False)
 
 def print_json(value: dict[str, Any]) -> None:
     """Print one JSON object on standard output."""
-    print(json.dumps(value, indent=2))
+    print(json.dumps(value, indent=2), flush=True)
 
 
 def print_error(message: str, as_json: bool) -> None:
