@@ -32,11 +32,16 @@ class Annealing {
     Wide weight = 0, bytes = 0;
     for (int32_t cell = 0; cell < placement.num_cells(); ++cell) {
       weight += placement.loads[cell];
-      above_ += excess(cell, placement.loads[cell]);
+      above_ += above(limits[cell] - placement.loads[cell]);
     }
     for (const int64_t size : needs.bytes) bytes += size;
     mean_weight_ = std::max<Wide>(weight / needs.num_chunks, 1);
     mean_bytes_ = std::max<Wide>(bytes / needs.num_chunks, 1);
+    for (const int32_t cell : placement.cell_of) node_of_.push_back(placement.node_of[cell]);
+    for (int32_t node = 0; node < placement.layout.num_nodes(); ++node) {
+      first_slot_.push_back(placement.layout.first_rank(node) * placement.layout.slots_per_rank());
+    }
+    first_slot_.push_back(placement.layout.num_slots());
     while ((mean_bytes_ << fine_) < 65536) ++fine_;
     keep();
   }
@@ -61,36 +66,36 @@ class Annealing {
  private:
   static constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
-  int64_t excess(int32_t cell, int64_t load) const { return load > limits_[cell] ? load - limits_[cell] : 0; }
+  // Weight above a limit, by the room that is left below it.
+  static int64_t above(int64_t room) { return room < 0 ? -room : 0; }
 
   void try_swap() {
     const int32_t first = random_.below(static_cast<int32_t>(slot_of_.size()));
-    const int32_t item = placement_.item_at[first], cell = placement_.cell_of[first], home = placement_.node_of[cell];
+    const int32_t item = placement_.item_at[first], cell = placement_.cell_of[first], home = node_of_[first];
     int32_t begin = 0, end = static_cast<int32_t>(slot_of_.size());
     if (!placement_.is_blank(item)) {
       const int64_t start = needs_.linked_start[item];
       const auto num_linked = static_cast<int32_t>(needs_.linked_start[item + 1] - start);
       if (num_linked > 0) {
         const int32_t relative = needs_.linked[start + random_.below(num_linked)];
-        const int32_t node = placement_.node_of[placement_.cell_of[slot_of_[relative]]];
+        const int32_t node = node_of_[slot_of_[relative]];
         if (node == home && above_ == 0) return;  // among its own, and nothing to repair
         if (node != home) {
-          begin = first_slot(node);
-          end = first_slot(node + 1);
+          begin = first_slot_[node];
+          end = first_slot_[node + 1];
         }
       }
     }
 
-    const int64_t load = placement_.loads[cell];
+    const int64_t weight = placement_.weights[item], room = limits_[cell] - placement_.loads[cell];
     int64_t more = kMost;
     int32_t second = -1;
     for (int32_t draw = 0; draw < kDraws; ++draw) {
       const int32_t candidate = begin + random_.below(end - begin), its_cell = placement_.cell_of[candidate];
       if (its_cell == cell) continue;
-      const int64_t moved = placement_.weights[item] - placement_.weight_at(candidate);
-      const int64_t its_load = placement_.loads[its_cell];
-      const int64_t its_more = excess(cell, load - moved) - excess(cell, load) + excess(its_cell, its_load + moved) -
-                               excess(its_cell, its_load);
+      const int64_t moved = weight - placement_.weight_at(candidate);
+      const int64_t its_room = limits_[its_cell] - placement_.loads[its_cell];
+      const int64_t its_more = above(room + moved) - above(room) + above(its_room - moved) - above(its_room);
       if (its_more < more && placement_.may_swap(first, candidate)) {
         more = its_more;
         second = candidate;
@@ -98,7 +103,7 @@ class Annealing {
     }
     if (second < 0) return;
 
-    const int32_t other = placement_.item_at[second], away = placement_.node_of[placement_.cell_of[second]];
+    const int32_t other = placement_.item_at[second], away = node_of_[second];
     const int64_t change = away == home ? 0 : traffic_.change(item, home, other, away);
     const Wide cost = (static_cast<Wide>(change) << fine_) + ((static_cast<Wide>(more) * price_) >> 32);
     if (cost > 0 && cost > (heat_ * kExponential[random_.next() >> 26]) >> 16) return;
@@ -108,11 +113,6 @@ class Annealing {
     slot_of_[other] = first;
     above_ += more;
     keep();
-  }
-
-  int32_t first_slot(int32_t node) const {
-    const Layout& layout = placement_.layout;
-    return std::min(layout.first_rank(node), layout.num_ranks) * layout.slots_per_rank();
   }
 
   // Remembers the placement if it is within the limits and the best so far.
@@ -128,7 +128,9 @@ class Annealing {
   const std::vector<int64_t>& limits_;
   Random& random_;
   Traffic traffic_;
-  std::vector<int32_t> slot_of_;  // [items]
+  std::vector<int32_t> slot_of_;     // [items]
+  std::vector<int32_t> node_of_;     // [slots]
+  std::vector<int32_t> first_slot_;  // [nodes + 1]
   Wide mean_weight_ = 1, mean_bytes_ = 1;
   int32_t fine_ = 0;   // costs are bytes times 2^fine, so that chunks of few bytes have fine costs
   Wide heat_ = 0;      // cost at the temperature, times 2^8

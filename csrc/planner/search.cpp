@@ -88,7 +88,7 @@ class Search {
   // Repairs what nodes cannot see, ranks above the limit: at little traffic if that works, else at any.
   void anneal_ranks() {
     const std::vector<int64_t> limits(layout_.num_ranks, limit_);
-    const int64_t moves = options_.traffic_moves / options_.runs / 2;
+    const int64_t moves = options_.traffic_moves / options_.runs / 4;
     for (const Cooling& cooling : {kRankCooling, kRepairCooling}) {
       anneal(placement_, *needs_, limits, cooling, moves, random_);
       moves_ += moves;

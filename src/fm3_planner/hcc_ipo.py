@@ -16,9 +16,6 @@ from fm3_planner.problem import PlanProblem
 from fm3_planner.search.engine import search
 from fm3_planner.search.options import SLACK_UNIT, SearchOptions
 
-TRAFFIC_MOVES_PER_CHUNK = 256
-LEAST_TRAFFIC_MOVES = 20480
-MOST_MOVES_PER_PAIR = 20
 MOST_EPSILON = 1000
 
 
@@ -42,9 +39,9 @@ class HccIpo:
             about halves the traffic of the default, 0.002.
         compute_moves: exchanges that phase 1 computes at most, about, and phase 3 for each start; None: 1000
             a chunk.
-        traffic_moves: exchanges that annealing computes, repairs not counted; None: 256 a chunk, at least
-            20480, except for less than 32 chunks, which have few exchanges to try.
-        runs: annealing runs that share `traffic_moves`; None: 8, less from 256 chunks on, where each needs
+        traffic_moves: exchanges that annealing computes, repairs not counted; None: 16384 for 32
+            to 64 chunks, then about 300 for each chunk.
+        runs: annealing runs that share `traffic_moves`; None: 6, less from 257 chunks on, where each needs
             more moves.
         engine: "native" (C++), "python", or "auto" for the first of them that there is; both give the same
             plan.
@@ -81,12 +78,13 @@ class HccIpo:
             mixes=MIXES,
             slack=int(Fraction(str(float(self.epsilon))) * SLACK_UNIT),
             traffic_moves=default_moves(self.traffic_moves, _traffic_moves(num_chunks)),
-            runs=min(8, max(1, 1024 // num_chunks)) if self.runs is None else int(self.runs),
+            runs=min(6, max(1, 1536 // num_chunks)) if self.runs is None else int(self.runs),
         )
         return search(problem, options, with_traffic=True, engine=self.engine)
 
 
 def _traffic_moves(num_chunks: int) -> int:
-    """Return the default budget of phase 2."""
-    least = min(LEAST_TRAFFIC_MOVES, MOST_MOVES_PER_PAIR * num_chunks**2)
-    return max(TRAFFIC_MOVES_PER_CHUNK * num_chunks, least) if num_chunks >= 32 else least
+    """Return the default budget of phase 2: what fits the planning times of docs/notes/planner-search.md."""
+    if num_chunks < 64:
+        return min(16384, 16 * num_chunks**2)  # few chunks have few exchanges
+    return min(384 * num_chunks - 8192, 256 * num_chunks + 24576)

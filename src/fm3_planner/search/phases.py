@@ -93,7 +93,7 @@ class _Search:
     def _anneal_ranks(self, needs: Needs) -> None:
         """Repair what nodes cannot see, ranks above the limit: at little traffic if that works."""
         limits = [self.limit] * self.layout.num_ranks
-        moves = self.options.traffic_moves // self.options.runs // 2
+        moves = self.options.traffic_moves // self.options.runs // 4
         for cooling in (RANKS, REPAIR):
             anneal(self.placement, needs, limits, cooling, moves, self.chance)
             self.moves += moves
