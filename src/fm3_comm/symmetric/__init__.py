@@ -8,11 +8,12 @@ from fm3_comm.symmetric.backend import SymmetricBackend, SymmetricOptions
 from fm3_comm.symmetric.in_process import InProcessKind, InProcessMemory, InProcessWorld
 from fm3_comm.symmetric.kinds import SymmetricKind
 from fm3_comm.symmetric.memory import MemoryKind, SignalOp, SymmetricBuffer, SymmetricMemory, memories
-from fm3_comm.symmetric.segments import SegmentedReduce
+from fm3_comm.symmetric.pending import GatherPending, SegmentedReduce
 from fm3_comm.symmetric.shm import ShmKind, ShmMemory
-from fm3_comm.symmetric.simulate import interleave
+from fm3_comm.symmetric.simulate import interleave, simulate
 
 __all__ = [
+    "GatherPending",
     "InProcessMemory",
     "InProcessWorld",
     "MemoryKind",
@@ -26,6 +27,7 @@ __all__ = [
     "SymmetricOptions",
     "interleave",
     "memories",
+    "simulate",
 ]
 
 memories.register("in_process", InProcessKind())

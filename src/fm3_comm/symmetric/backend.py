@@ -7,33 +7,28 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from fm3_comm.assembly import Assembly
 from fm3_comm.backend import Pending
 from fm3_comm.hops import RankHops, hops_by_rank
 from fm3_comm.layout import exchange_digest, require_complete
 from fm3_comm.message import Head, pack, split
 from fm3_comm.rank_backend import RankBackend, empty_pair, pair_head
-from fm3_comm.symmetric.engine import Engine
-from fm3_comm.symmetric.footprint import Slots, aligned, needed
+from fm3_comm.symmetric.engine import Engine, Runner
+from fm3_comm.symmetric.footprint import Slots, aligned
 from fm3_comm.symmetric.gather import GatherWork, gather
 from fm3_comm.symmetric.memory import SymmetricMemory
-from fm3_comm.symmetric.program import Program
+from fm3_comm.symmetric.pending import GatherPending, SegmentedReduce, cut_segments
 from fm3_comm.symmetric.reduce import ReduceWork, reduce
-from fm3_comm.symmetric.segments import SegmentedReduce, cut_segments
 from fm3_comm.symmetric.share import share
 from fm3_comm.symmetric.site import Site
 from fm3_core import Exchange, ExchangeError, Transfer
 from fm3_core.check import require_int
 
-R = TypeVar("R")
 Pair = tuple[Tensor, Tensor]
 
 _PLACES_KEPT = 16
@@ -77,6 +72,7 @@ class SymmetricBackend(RankBackend):
         memory: this rank's; closed with the handle.
         timeout_seconds: longest wait for a peer.
         options: how it works; the same on every rank.
+        engine: makes what runs the programs; None for a thread.
     """
 
     def __init__(
@@ -85,18 +81,23 @@ class SymmetricBackend(RankBackend):
         *,
         timeout_seconds: float,
         options: SymmetricOptions = SymmetricOptions(),
+        engine: Callable[[Site], Runner] | None = None,
     ) -> None:
         """Allocate the board; all ranks must come here."""
         super().__init__(memory.rank, memory.num_ranks)
         self._memory = memory
         self._options = options
         self._site = Site(memory)
-        self._engine = Engine(self._site, timeout_seconds)
+        self._engine = Engine(self._site, timeout_seconds) if engine is None else engine(self._site)
         self._places: list[_Place] = []
         self._lock = threading.Lock()
 
-    def start_gather(self, exchange: Exchange, k: Tensor, v: Tensor) -> Pending:
-        """Start a pruned all-gather; see `ExchangeBackend.start_gather`."""
+    def start_gather(self, exchange: Exchange, k: Tensor, v: Tensor) -> GatherPending:
+        """Start a pruned all-gather; see `ExchangeBackend.start_gather`.
+
+        Returns:
+            GatherPending: tells besides which chunks are here already.
+        """
         place = self._place(exchange)
         self._require_keys(k, v, sum(place.lengths[chunk] for chunk in place.own))
         self._require_working()
@@ -107,15 +108,17 @@ class SymmetricBackend(RankBackend):
             for chunk, start in place.own.items()
             if chunk in place.gathered or chunk in place.trees[self.rank].children
         }
+        pending = GatherPending(self._site, place.trees[self.rank], tuple(place.gathered))
         work = GatherWork(
             head=head,
             slots=Slots(trees=place.trees, stride=_stride(exchange, head)),
             chunk_bytes=_sizes(place, head),
             bodies={chunk: body.view(torch.uint8) for chunk, body in bodies.items()},
             cluster=exchange.cluster,
+            started=pending.attach,
             count=self._count,
         )
-        arrived = self._submit("gather", partial(self._gather, work))
+        future = self._engine.start("gather", partial(gather, self._site, work))
 
         def assemble(received: Mapping[int, Tensor]) -> Pair:
             result = empty_pair(head, sum(place.lengths[c] for c in place.gathered), torch.device("cpu"))
@@ -124,7 +127,8 @@ class SymmetricBackend(RankBackend):
                 _copy(result, body, head, start, place.lengths[chunk])
             return result[0].to(k.device), result[1].to(k.device)
 
-        return Assembly(arrived.result, assemble)
+        pending.follow(future, assemble)
+        return pending
 
     def start_reduce(
         self, exchange: Exchange, dk: Tensor, dv: Tensor, *, wire_dtype: torch.dtype | None = None
@@ -198,7 +202,7 @@ class SymmetricBackend(RankBackend):
             started=lambda epoch: reduction.attach(partial(self._set_work_done, epoch)),
             count=self._count,
         )
-        reduction.follow(self._submit("reduce", partial(self._reduce, work)))
+        reduction.follow(self._engine.start("reduce", partial(reduce, self._site, work)))
         return reduction
 
     def abort(self, reason: str) -> None:
@@ -213,21 +217,9 @@ class SymmetricBackend(RankBackend):
             self._engine.close()
             self._memory.close()
 
-    def _gather(self, work: GatherWork) -> Program[dict[int, Tensor]]:
-        yield from self._site.make_room(needed(work.slots, segments=0, reduce=False), work.head)
-        return (yield from gather(self._site, work, self._site.next_epoch()))
-
-    def _reduce(self, work: ReduceWork) -> Program[dict[int, Tensor]]:
-        room = needed(work.slots, segments=len(work.segments), reduce=True)
-        yield from self._site.make_room(room, work.head)
-        return (yield from reduce(self._site, work, self._site.next_epoch()))
-
     def _share(self, operation: str, raw: bytes) -> list[bytes]:
         self._require_working()
-        return self._submit(operation, partial(share, self._site, operation, raw)).result()
-
-    def _submit(self, what: str, program: Callable[[], Program[R]]) -> Future[R]:
-        return self._engine.start(what, program)
+        return self._engine.start(operation, partial(share, self._site, operation, raw)).result()
 
     def _set_work_done(self, epoch: int, segment: int) -> None:
         self._site.flag(self._site.room.work_done(segment), epoch, self.rank)

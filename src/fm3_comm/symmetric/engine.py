@@ -1,4 +1,4 @@
-"""The thread that runs one rank's programs, one after the other, as a stream of communication would."""
+"""What runs one rank's programs: a thread, one after the other, as a stream of communication would."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from fm3_comm.symmetric.board import LEFT, STOPPED
 from fm3_comm.symmetric.program import AnyOf, Program, Quiet
@@ -17,6 +17,23 @@ R = TypeVar("R")
 
 _LOOK_SECONDS = 0.02
 _ONE_OF_MANY_SECONDS = 0.0005
+
+
+class Runner(Protocol):
+    """Runs one rank's programs in the order in which they are started."""
+
+    @property
+    def stopped(self) -> str | None:
+        """Why this rank has stopped, None while it works."""
+
+    def start(self, what: str, program: Callable[[], Program[R]]) -> Future[R]:
+        """Run a program after those that were started before; its errors name `what` and its number."""
+
+    def stop(self, reason: str) -> None:
+        """Stop this rank and tell the others; once."""
+
+    def close(self) -> None:
+        """Let what was started finish; tell the others that this rank has left."""
 
 
 class Engine:

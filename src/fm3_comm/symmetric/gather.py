@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fm3_comm.message import Head
-from fm3_comm.symmetric.footprint import Slots
+from fm3_comm.symmetric.footprint import Slots, needed
 from fm3_comm.symmetric.program import QUIET, AnyOf, Program
 from fm3_comm.symmetric.site import Site
 from fm3_core import Cluster, Transfer
@@ -24,6 +24,7 @@ class GatherWork:
         chunk_bytes: bytes of each chunk that passes this rank.
         bodies: bytes of each own chunk that somebody needs, uint8.
         cluster: which ranks are near.
+        started: called with the epoch that `ready` flags will have.
         count: called for each hop that leaves this rank, with its bytes.
     """
 
@@ -32,11 +33,15 @@ class GatherWork:
     chunk_bytes: Mapping[int, int]
     bodies: Mapping[int, Tensor]
     cluster: Cluster
+    started: Callable[[int], None]
     count: Callable[[Transfer, int], None]
 
 
-def gather(site: Site, work: GatherWork, epoch: int) -> Program[dict[int, Tensor]]:
+def gather(site: Site, work: GatherWork) -> Program[dict[int, Tensor]]:
     """Move chunks; return the bytes of every chunk that this rank received, copied out of the buffer."""
+    yield from site.make_room(needed(work.slots, segments=0, reduce=False), work.head)
+    epoch = site.next_epoch()
+    work.started(epoch)
     me = work.slots.trees[site.rank]
     board, room, slots = site.board, site.room, work.slots
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fm3_comm.message import Head
-from fm3_comm.symmetric.footprint import BITS, Slots, mask_of
+from fm3_comm.symmetric.footprint import BITS, Slots, mask_of, needed
 from fm3_comm.symmetric.program import QUIET, AnyOf, Program, Until
 from fm3_comm.symmetric.site import Site
 from fm3_core import Transfer
@@ -43,8 +43,10 @@ class ReduceWork:
     count: Callable[[Transfer, int], None]
 
 
-def reduce(site: Site, work: ReduceWork, epoch: int) -> Program[dict[int, Tensor]]:
+def reduce(site: Site, work: ReduceWork) -> Program[dict[int, Tensor]]:
     """Move and add partials; return the sum of every own chunk that came back, flat."""
+    yield from site.make_room(needed(work.slots, segments=len(work.segments), reduce=True), work.head)
+    epoch = site.next_epoch()
     me = work.slots.trees[site.rank]
     board = site.board
 

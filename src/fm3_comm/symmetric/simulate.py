@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
+from torch import Tensor
+
+from fm3_comm.backend import Pending
+from fm3_comm.symmetric.backend import SymmetricBackend, SymmetricOptions
 from fm3_comm.symmetric.in_process import InProcessMemory, InProcessWorld
 from fm3_comm.symmetric.program import AnyOf, Event, Program
 from fm3_core import ExchangeError
@@ -12,6 +17,65 @@ from fm3_core import ExchangeError
 R = TypeVar("R")
 
 _MOST_TICKS = 4
+
+
+class Recorder:
+    """A runner that keeps programs until `program` is run."""
+
+    def __init__(self) -> None:
+        """Keep nothing yet."""
+        self.stopped: str | None = None
+        self._recorded: list[tuple[Future[Any], Callable[[], Program[Any]]]] = []
+
+    def start(self, what: str, program: Callable[[], Program[R]]) -> Future[R]:
+        """Keep a program; its result will be in the future."""
+        future: Future[R] = Future()
+        self._recorded.append((future, program))
+        return future
+
+    def program(self) -> Program[None]:
+        """Run what was kept, in order."""
+        for future, program in self._recorded:
+            result = yield from program()
+            future.set_result(result)
+
+    def stop(self, reason: str) -> None:
+        """Refuse what comes later."""
+        self.stopped = reason
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+def simulate(
+    num_ranks: int,
+    start: Callable[[SymmetricBackend], Sequence[Pending]],
+    *,
+    seed: int,
+    options: SymmetricOptions = SymmetricOptions(),  # noqa: B008  frozen
+    change: Callable[[Program[None]], Program[None]] = lambda program: program,
+) -> list[list[tuple[Tensor, Tensor]]]:
+    """Run the symmetric backend's protocol for P ranks in this thread, the same for the same seed.
+
+    Args:
+        num_ranks: P.
+        start: starts a rank's operations, without waiting for them, and returns them.
+        seed: of the order in which ranks and their non-blocking operations advance.
+        options: of the backend.
+        change: wraps each rank's program, to try other protocols.
+
+    Returns:
+        list: by rank, the result of each of its operations.
+    """
+    world = InProcessWorld(num_ranks, seed)
+    recorders = [Recorder() for _ in range(num_ranks)]
+    handles = [
+        SymmetricBackend(memory, timeout_seconds=0.0, options=options, engine=lambda _, r=recorder: r)  # type: ignore[misc]
+        for memory, recorder in zip(world.memories(), recorders, strict=True)
+    ]
+    started = [start(handle) for handle in handles]
+    interleave(world, [change(recorder.program()) for recorder in recorders])
+    return [[pending.wait() for pending in operations] for operations in started]
 
 
 def interleave(world: InProcessWorld, programs: Sequence[Program[R]]) -> list[R]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from torch import Tensor
 
 from fm3_comm.message import Head
@@ -25,6 +27,7 @@ class Site:
         self.room = Footprint(num_ranks=memory.num_ranks)
         self.epoch = 0
         self._buffer: SymmetricBuffer | None = None
+        self._lock = threading.Lock()
 
     @property
     def rank(self) -> int:
@@ -61,10 +64,16 @@ class Site:
             self.board.close_to(peer, epoch)
         yield QUIET
         # Each rank has opened this epoch, so it is done with the old buffer.
-        self.room = self.room.joined(footprint)
-        if self._buffer is not None:
-            self.memory.free(self._buffer)
-        self._buffer = self.memory.alloc(self.room.num_bytes)
+        with self._lock:
+            self.room = self.room.joined(footprint)
+            if self._buffer is not None:
+                self.memory.free(self._buffer)
+            self._buffer = self.memory.alloc(self.room.num_bytes)
+
+    def is_ready(self, index: int, epoch: int) -> bool:
+        """Say whether the index-th received chunk of the operation under way is here; any thread may ask."""
+        with self._lock:
+            return self.memory.read(self.buffer, self.room.ready(index)) >= epoch
 
     def slot(self, start: int, num_bytes: int) -> Tensor:
         """Return bytes of this rank's slots, from the first one on."""

@@ -1,4 +1,4 @@
-"""A reduction that is fed part by part, as the backward pass finishes key columns."""
+"""Operations under way: a gather that tells what is here, a reduction that is fed part by part."""
 
 from __future__ import annotations
 
@@ -10,10 +10,61 @@ import numpy as np
 from torch import Tensor
 
 from fm3_comm.assembly import Assembly
+from fm3_comm.hops import RankHops
+from fm3_comm.symmetric.site import Site
 from fm3_core import ExchangeError
 from fm3_core.check import require_int
 
 Sums = Mapping[int, Tensor]
+
+
+class GatherPending:
+    """A Pending that tells which chunks are here.
+
+    Args:
+        site: where the operation works.
+        tree: this rank's place in the trees.
+        gathered: chunks that it gathers.
+    """
+
+    def __init__(self, site: Site, tree: RankHops, gathered: tuple[int, ...]) -> None:
+        """Nothing is here but what this rank owns."""
+        self._site = site
+        self._tree = tree
+        self._gathered = gathered
+        self._epoch: int | None = None
+        self._future: Future[dict[int, Tensor]] | None = None
+        self._assembly: Assembly[Mapping[int, Tensor]] | None = None
+
+    def ready_chunks(self) -> tuple[int, ...]:
+        """Return the gathered chunks that are here by now, ascending; own ones always are."""
+        assert self._future is not None
+        received = self._tree.received_index
+        epoch = self._epoch
+        ready = tuple(
+            chunk
+            for chunk in self._gathered
+            if chunk not in received or (epoch is not None and self._site.is_ready(received[chunk], epoch))
+        )
+        return self._gathered if self._future.done() else ready
+
+    def wait(self) -> tuple[Tensor, Tensor]:
+        """Return the keys and values of all gathered chunks."""
+        assert self._assembly is not None
+        return self._assembly.wait()
+
+    def attach(self, epoch: int) -> None:
+        """Learn the epoch of the ready flags."""
+        self._epoch = epoch
+
+    def follow(
+        self,
+        future: Future[dict[int, Tensor]],
+        assemble: Callable[[Mapping[int, Tensor]], tuple[Tensor, Tensor]],
+    ) -> None:
+        """Take the chunks from there."""
+        self._future = future
+        self._assembly = Assembly(future.result, assemble)
 
 
 class SegmentedReduce:
