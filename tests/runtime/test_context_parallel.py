@@ -27,7 +27,14 @@ ROUNDING = 1e-12
 LENGTHS = [10, 0, 20, 7, 1, 13, 48]
 
 
-@pytest.mark.parametrize("backend_name", backends.names())
+def _skip_if_unavailable(name: str) -> pytest.MarkDecorator:
+    reason = backends.get(name).why_unavailable()
+    return pytest.mark.skipif(reason is not None, reason=str(reason))
+
+
+@pytest.mark.parametrize(
+    "backend_name", [pytest.param(name, marks=_skip_if_unavailable(name)) for name in backends.names()]
+)
 @pytest.mark.parametrize("planner", planners.names())
 @pytest.mark.parametrize("num_ranks", [1, 3, 5])
 def test_ranks_equal_one_rank_for_every_planner_and_backend(make_problem, planner, num_ranks, backend_name):
@@ -143,7 +150,7 @@ def test_documents_4_and_12_split_the_work_and_not_only_the_tokens():
     step = loopback.run(2, lambda b: ContextParallel(backend=b, chunk_size=1).plan(mask))[0]
     visible = mask.to_dense()[0, 0].sum(axis=1)
     work = [int(visible[step.partition.token_index(rank)].sum()) for rank in range(2)]
-    assert sum(work) == 4 * 5 // 2 + 12 * 13 // 2
+    assert work == [44, 44]  # of 4 * 5 / 2 + 12 * 13 / 2; halves of the tokens are [20, 68]
     assert [step.partition.num_tokens_of(rank) for rank in range(2)] == [8, 8]
 
 
@@ -383,7 +390,7 @@ def test_a_device_mask_cannot_be_planned():
             UnknownNameError,
             "unknown gradient_wire 'int8'; known: float32, bfloat16",
         ),
-        ({"backend": "pigeon"}, UnknownNameError, "unknown backend 'pigeon'; known: loopback, torch_dist"),
+        ({"backend": "pigeon"}, UnknownNameError, "unknown backend 'pigeon'; known: .*loopback"),
         ({"gradient_wire": ["float32"]}, UnknownNameError, r"unknown gradient_wire \['float32'\]"),
         ({"backend": 3}, UnknownNameError, "backend must be a name or a handle of an open backend, got 3"),
         ({"chunk_size": 0}, PartitionError, "chunk_size must be >= 1, got 0"),
