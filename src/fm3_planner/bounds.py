@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -89,8 +90,7 @@ def node_traffic_bound(problem: PlanProblem) -> Bound:
     if problem.cluster.num_nodes == 1:
         return Bound(0, "one node: nothing can cross")
     capacity = node_capacity(problem)
-    used_or_own = problem.needs | np.eye(problem.num_chunks, dtype=np.bool_)
-    num_users = used_or_own.sum(axis=0, dtype=np.int64)
+    num_users = problem.needs.sum(axis=0, dtype=np.int64) + ~problem.needs.diagonal()  # and itself
     by_users = int((problem.chunk_bytes * (-(-num_users // capacity) - 1)).sum())
 
     by_components = 0
@@ -118,19 +118,40 @@ def node_capacity(problem: PlanProblem) -> int:
 
 
 def need_components(problem: PlanProblem) -> list[list[int]]:
-    """Return the connected components of the need graph, by their first chunk, each ascending."""
-    linked = problem.needs | problem.needs.T
-    unseen = np.ones(problem.num_chunks, dtype=np.bool_)
-    components = []
-    for first in range(problem.num_chunks):
-        if not unseen[first]:
-            continue
-        unseen[first] = False
-        frontier = np.array([first])
-        found = [first]
-        while len(frontier):
-            frontier = np.flatnonzero(linked[frontier].any(axis=0) & unseen)
-            unseen[frontier] = False
-            found.extend(frontier.tolist())
-        components.append(sorted(found))
-    return components
+    """Return the connected components of the need graph, by their first chunk, each ascending.
+
+    Sets of chunks are Python integers: a row of needs joins the components that it meets, so that no column,
+    slow to reach in memory, is looked at.
+    """
+    packed = np.packbits(problem.needs, axis=1, bitorder="little")
+    first_of: list[int] = list(range(problem.num_chunks))  # a chunk of the same component, or itself
+    members: dict[int, int] = {}
+    seen = 0
+    for chunk in range(problem.num_chunks):
+        row = int.from_bytes(packed[chunk].tobytes(), "little") | 1 << chunk
+        joined, met = row & ~seen, row & seen
+        for new in _members(joined):
+            first_of[new] = chunk
+        while met:
+            first = _lowest(met)
+            while first not in members:
+                first = first_of[first]
+            joined |= members[first]
+            met &= ~members.pop(first)
+            first_of[first] = chunk
+        first_of[chunk] = chunk
+        members[chunk] = joined
+        seen |= joined
+    return sorted(list(_members(component)) for component in members.values())
+
+
+def _members(chunks: int) -> Iterator[int]:
+    """Yield the members of a set, ascending."""
+    while chunks:
+        yield _lowest(chunks)
+        chunks &= chunks - 1
+
+
+def _lowest(chunks: int) -> int:
+    """Return the least member of a set that is not empty."""
+    return (chunks & -chunks).bit_length() - 1

@@ -48,7 +48,9 @@ def plan_cost(problem: PlanProblem, partition: Partition) -> PlanCost:
     first_rank = np.array([problem.cluster.ranks_of(node).start for node in range(problem.cluster.num_nodes)])
 
     loads_by_group = np.add.reduceat(problem.groups[:, order], first_chunk, axis=1)
-    needed = np.logical_or.reduceat(problem.needs[order], first_chunk, axis=0)
+    packed = np.packbits(problem.needs, axis=1)  # eight times less to gather
+    by_rank = np.bitwise_or.reduceat(packed[order], first_chunk, axis=0)
+    needed = np.unpackbits(by_rank, axis=1, count=problem.num_chunks).view(np.bool_)
     owned = partition.owner[None, :] == np.arange(partition.num_ranks)[:, None]
     received = needed & ~owned
     buffers = np.where(received, problem.chunk_bytes, 0).sum(axis=1)

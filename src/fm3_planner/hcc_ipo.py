@@ -10,7 +10,7 @@ from fractions import Fraction
 from fm3_core.check import require_int
 from fm3_core.errors import PlanError
 from fm3_planner.base import Assignment
-from fm3_planner.bounds import compute_bound
+from fm3_planner.bounds import largest_load_bound
 from fm3_planner.ipo import COMPUTE_MOVES_PER_CHUNK, MIXES, default_moves, require_engine, require_moves
 from fm3_planner.problem import PlanProblem
 from fm3_planner.search.engine import search
@@ -31,8 +31,9 @@ class HccIpo:
     3. Balances compute inside each node, which leaves the traffic between nodes as it is.
 
     Phases 2 and 3 alternate while the traffic falls; of all starts the plan with the least traffic, then the
-    least load, is kept. On one node it is `Ipo`. Chance comes from a fixed seed and all arithmetic is in
-    integers: the same problem gives the same plan everywhere.
+    least load, is kept. On one node it is `Ipo`. Where groups of layers wait for each other, loads are
+    those of all groups together. Chance comes from a fixed seed and all arithmetic is in integers: the same
+    problem gives the same plan everywhere.
 
     Attributes:
         epsilon: how much more compute than the best balance traffic may cost; read to nine decimals. 0.02
@@ -73,7 +74,7 @@ class HccIpo:
         """Return the placement of the last phase."""
         num_chunks = problem.num_chunks
         options = SearchOptions(
-            target=compute_bound(problem).value,
+            target=largest_load_bound(problem.weights.tolist(), problem.num_ranks).value,
             compute_moves=default_moves(self.compute_moves, COMPUTE_MOVES_PER_CHUNK * num_chunks),
             mixes=MIXES,
             slack=int(Fraction(str(float(self.epsilon))) * SLACK_UNIT),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fm3_core.check import require_int
 from fm3_core.errors import PlanError
 from fm3_planner.base import Assignment
-from fm3_planner.bounds import compute_bound
+from fm3_planner.bounds import largest_load_bound
 from fm3_planner.problem import PlanProblem
 from fm3_planner.search.engine import ENGINES, search
 from fm3_planner.search.options import SearchOptions
@@ -49,7 +49,7 @@ class Ipo:
     def assign(self, problem: PlanProblem) -> Assignment:
         """Return the balanced placement."""
         options = SearchOptions(
-            target=compute_bound(problem).value,
+            target=largest_load_bound(problem.weights.tolist(), problem.num_ranks).value,
             compute_moves=default_moves(self.compute_moves, COMPUTE_MOVES_PER_CHUNK * problem.num_chunks),
             mixes=MIXES,
         )
