@@ -31,7 +31,7 @@ DTYPES = {
 }
 ORACLE_ROWS = 64
 ALLOWED_RATIO = 2.0
-"""The ranks' error may be twice that of one rank in the same dtype."""
+"""An error of the ranks may be twice the largest error of one rank in the same dtype."""
 EXACT_ERROR = 1e-12
 """What float64 itself may be off: errors below it are no difference."""
 RESULTS = ("out", "dq", "dk", "dv")
@@ -125,6 +125,8 @@ class RunOutput:
 class ErrorFigures:
     """Largest difference to float64 over the largest float64 value, by result.
 
+    Where float64 is 0 but for its rounding, the difference itself.
+
     Args:
         ranks: of the ranks' results.
         one_rank: of one rank's results in the same dtype.
@@ -137,11 +139,12 @@ class ErrorFigures:
 
     @property
     def within_bounds(self) -> bool:
-        """Whether the ranks' errors are at most twice those of one rank, and float64 meets the definition."""
-        ratios = all(
-            self.ranks[name] <= max(ALLOWED_RATIO * self.one_rank[name], EXACT_ERROR) for name in RESULTS
-        )
-        return ratios and self.oracle_rows < EXACT_ERROR
+        """Whether no error is above twice the largest of one rank, and float64 meets the definition.
+
+        The largest of the four: the error of a single result is a matter of chance, and may be 0.
+        """
+        allowed = max(ALLOWED_RATIO * max(self.one_rank.values()), EXACT_ERROR)
+        return all(self.ranks[name] <= allowed for name in RESULTS) and self.oracle_rows < EXACT_ERROR
 
 
 def run_rank(
@@ -272,7 +275,7 @@ def _one_rank(inputs: list[torch.Tensor], dout: torch.Tensor, mask: ColumnMask) 
 def _relative_error(result: torch.Tensor, exact: torch.Tensor) -> float:
     difference = (result.double() - exact.double()).abs().max().item()
     largest = exact.abs().max().item()
-    return difference / largest if largest else difference
+    return difference / largest if largest > EXACT_ERROR else difference
 
 
 def _figures(

@@ -63,6 +63,17 @@ def test_float64_on_several_ranks_is_within_bounds_though_one_rank_is_its_own_ya
     assert errors.within_bounds
 
 
+def test_one_result_that_one_rank_has_exactly_does_not_make_rounding_an_error(documents):
+    options = dataclasses.replace(SMALL, dtype="bfloat16", mask="sliding_window")
+    few = PackedDocuments(tokens=documents.tokens[:8], lengths=(8,), names=("a",), skipped=())
+    yardstick = make_yardstick(few, options)
+    assert yardstick.exact["dq"].abs().max() < 1e-12
+    rounding = {name: x + 2**-24 if name == "dq" else x for name, x in yardstick.exact.items()}
+    errors = yardstick.errors_of(rounding)
+    assert errors.ranks["dq"] == pytest.approx(2**-24, rel=1e-6)
+    assert errors.within_bounds
+
+
 def test_the_ranks_figures_add_up(documents, output):
     assert sum(rank.tokens for rank in output.ranks) == 3000
     assert tuple(rank.load for rank in output.ranks) == output.plan.cost.loads

@@ -215,9 +215,13 @@ def _print_errors(errors: ErrorFigures, num_ranks: int, dtype: str) -> None:
     console.print(table)
     console.print(f"float64 itself against the dense definition on sampled rows: {errors.oracle_rows:.2e}")
     if errors.within_bounds:
-        console.print(f"[green]within bounds[/]: each error is at most {ALLOWED_RATIO:g} x that of one rank")
+        console.print(
+            f"[green]within bounds[/]: no error is above {ALLOWED_RATIO:g} x the largest of one rank"
+        )
     else:
-        console.print(f"[bold red]out of bounds[/]: an error is above {ALLOWED_RATIO:g} x that of one rank")
+        console.print(
+            f"[bold red]out of bounds[/]: an error is above {ALLOWED_RATIO:g} x the largest of one rank"
+        )
 
 
 def _share(part: int, whole: int) -> str:
