@@ -17,6 +17,7 @@ import fm3_kernels
 from fm3_core import ColumnMask, Fm3Error, localize
 from fm3_core.check import require_int
 from fm3_planner import PlanResult
+from fm3_planner.planning import DEFAULT_PLANNER
 from fm3_runtime.attention import attention
 from fm3_runtime.context_parallel import ContextParallel
 from fm3_runtime.named_masks import named_mask
@@ -63,7 +64,7 @@ class AttendOptions:
     kv_heads: int = 2
     head_dim: int = 64
     dtype: str = "float32"
-    planner: str = "lpt"
+    planner: str = DEFAULT_PLANNER
     chunk_size: int | None = None
     ranks_per_node: int | None = None
     gradient_wire: str = "float32"

@@ -34,7 +34,7 @@ def _node_traffic(problem, placement):
 
 
 def _exchange(placement, traffic, first, second):
-    """Swap two slots where that is allowed and crosses nodes; return what it changed, and the bound of that."""
+    """Swap two slots where that is allowed and crosses nodes; return the change, and its bound."""
     home, away = (placement.node_of[placement.cell_of[slot]] for slot in (first, second))
     if home == away or not placement.may_swap(first, second):
         return 0, 0
