@@ -19,6 +19,7 @@ import torch
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--extension", type=pathlib.Path, required=True)
+parser.add_argument("--other", type=pathlib.Path, default=None, help="a second extension, timed in turns with the first")
 parser.add_argument("--core", type=pathlib.Path, required=True)
 parser.add_argument("--data", type=pathlib.Path, required=True)
 parser.add_argument("--out", type=pathlib.Path, default=None)
@@ -34,16 +35,25 @@ parser.add_argument("--pause", type=float, default=0.1, help="idle seconds befor
 parser.add_argument("--flex", action="store_true")
 parser.add_argument("--cudnn", action="store_true")
 parser.add_argument("--section_mb", type=float, default=32.0)
+parser.add_argument("--sections", type=float, nargs="*", default=[], help="also time these section sizes")
+parser.add_argument("--ascending", action="store_true", help="also time row blocks in ascending order")
 parser.add_argument("steps", nargs="*", default=["check", "bench"])
 args = parser.parse_args()
 
 sys.path.insert(0, str(args.core))
 from fm3_core import ColumnMask, patterns  # noqa: E402
 
-_path = next(args.extension.glob("_C*.so"))
-_spec = importlib.util.spec_from_file_location("_C", _path)
-C = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(C)
+
+
+def load(directory):
+    spec = importlib.util.spec_from_file_location("_C", next(directory.glob("_C*.so")))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+C = load(args.extension)
+OTHER = load(args.other) if args.other else None
 INSTANCES = C.instances()
 DEV = torch.device("cuda")
 
@@ -56,10 +66,14 @@ class Prepared:
         self.vectors = [torch.from_numpy(np.array(x)).to(DEV).contiguous() for x in (mask.lts, mask.lte, mask.uts, mask.ute)]
         sizes = C.prepared_sizes(mask.batch, mask.heads, mask.num_rows, mask.num_keys, block_rows)
         self.buffers = [torch.full((max(n, 16),), 0xA5, dtype=torch.uint8, device=DEV) for n in sizes]
-        self.native = C.PreparedMask(
-            batch=mask.batch, heads=mask.heads, num_rows=mask.num_rows, num_keys=mask.num_keys, block_rows=block_rows,
-            columns=self.buffers[0].data_ptr(), extrema=self.buffers[1].data_ptr(), row_blocks=self.buffers[2].data_ptr())
+        self.native = self.describe(C)
         self.prepare()
+
+    def describe(self, module):
+        mask, rows = self.mask, self.block_rows
+        return module.PreparedMask(
+            batch=mask.batch, heads=mask.heads, num_rows=mask.num_rows, num_keys=mask.num_keys, block_rows=rows,
+            columns=self.buffers[0].data_ptr(), extrema=self.buffers[1].data_ptr(), row_blocks=self.buffers[2].data_ptr())
 
     def prepare(self) -> None:
         C.prepare_mask(*[x.data_ptr() for x in self.vectors], self.native, self.buffers[3].data_ptr(), self.block_rows,
@@ -70,8 +84,8 @@ class Prepared:
         return self.buffers[2][:n].cpu().numpy().view(np.int32).reshape(self.mask.batch, self.mask.heads, -1, 4)
 
 
-def row_tensor(x):
-    return C.RowTensor(x.data_ptr(), list(x.shape), [x.stride(0), x.stride(1), x.stride(2)])
+def row_tensor(x, module):
+    return module.RowTensor(x.data_ptr(), list(x.shape), [x.stride(0), x.stride(1), x.stride(2)])
 
 
 COUNTER = torch.zeros(1, dtype=torch.int32, device=DEV)
@@ -81,13 +95,15 @@ def instance_name(q, suffix=""):
     return f"{'bf16' if q.dtype == torch.bfloat16 else 'fp16'}_dim{q.shape[-1]}{suffix}"
 
 
-def launch(q, k, v, prepared, out, lse, *, suffix="", num_ctas=0, scale=None, section_mb=None):
+def launch(q, k, v, prepared, out, lse, *, suffix="", num_ctas=0, scale=None, section_mb=None, module=None):
+    module = module or C
+    native = prepared.native if module is C else prepared.describe(module)
     B, S, H, D = q.shape
     kv_bytes = 4 * k.shape[1] * D
     section = max(1, int((section_mb or args.section_mb) * 2**20 // max(kv_bytes, 1))) * (H // k.shape[2])
     section = min(section, B * H)
-    C.forward(instance_name(q, suffix), row_tensor(q), row_tensor(k), row_tensor(v), row_tensor(out), lse.data_ptr(),
-              prepared.native, COUNTER.data_ptr(), scale or D**-0.5, section, num_ctas,
+    module.forward(instance_name(q, suffix), *(row_tensor(x, module) for x in (q, k, v, out)), lse.data_ptr(),
+              native, COUNTER.data_ptr(), scale or D**-0.5, section, num_ctas,
               torch.cuda.current_stream().cuda_stream)
 
 
@@ -216,6 +232,17 @@ def check():
               f"worst lse {WORST['lse']:.2g}, {time.time() - start:.0f} s", flush=True)
 
 
+def small():
+    """A few launches, for compute-sanitizer."""
+    for D, dtype in ((128, torch.bfloat16), (64, torch.float16)):
+        q, k, v = tensors(1, 257, 257, 2, 1, D, dtype, seed=1)
+        for name, mask in small_masks(257, 1, 1, 1):
+            prepared = Prepared(mask, INSTANCES[instance_name(q)]["block_rows"])
+            out, _ = forward(q, k, v, prepared, num_ctas=2)
+            torch.cuda.synchronize()
+            print(name, bool(torch.isfinite(out).all()), flush=True)
+
+
 def cases(dtype, D, suffix):
     def one(name, S, T, mask, B=1, H=2, G=1, **options):
         q, k, v = tensors(B, S, T, H, G, D, dtype, seed=S)
@@ -304,14 +331,13 @@ def timed_once(call, budget_ms):
     call()
     b.record()
     torch.cuda.synchronize()
-    n = int(min(50, max(2, budget_ms / max(a.elapsed_time(b), 1e-3))))
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(n + 1)]
-    events[0].record()
-    for i in range(n):
+    n = int(min(200, max(2, budget_ms / max(a.elapsed_time(b), 1e-3))))
+    a.record()  # the clock of events ticks in steps of 0.13 ms here: many calls between two of them
+    for _ in range(n):
         call()
-        events[i + 1].record()
+    b.record()
     torch.cuda.synchronize()
-    return [events[i].elapsed_time(events[i + 1]) for i in range(n)]
+    return [a.elapsed_time(b) / n]
 
 
 def interleaved_ms(calls, rounds=3):
@@ -382,6 +408,18 @@ def bench():
                     FAILURES.append(line)
                     continue
                 calls[suffix] = lambda s=suffix, p=prepared: launch(q, k, v, p, out, lse, suffix=s)
+                for size in args.sections:
+                    calls[f"{suffix}@{size:g}"] = lambda s=suffix, p=prepared, z=size: launch(
+                        q, k, v, p, out, lse, suffix=s, section_mb=z)
+                if args.ascending:
+                    other = Prepared(mask, info["block_rows"])
+                    records = other.row_blocks()
+                    order = np.argsort(records[..., 0], axis=-1)
+                    ordered = np.take_along_axis(records, order[..., None], axis=2)
+                    other.buffers[2][: ordered.nbytes] = torch.from_numpy(ordered.view(np.uint8).reshape(-1)).to(DEV)
+                    calls[f"{suffix}asc"] = lambda s=suffix, p=other: launch(q, k, v, p, out, lse, suffix=s)
+            if OTHER:
+                calls["other"] = lambda p=prepared: launch(q, k, v, p, out, lse, module=OTHER)
             if args.flex:
                 flex = flex_call(name, q, k, v, mask)
                 if flex:
@@ -517,7 +555,7 @@ def profile():
 
 
 for step in args.steps:
-    {"check": check, "bench": bench, "prepare": prepare, "power": power, "profile": profile}[step]()
+    {"check": check, "small": small, "bench": bench, "prepare": prepare, "power": power, "profile": profile}[step]()
     for failure in FAILURES[:15]:
         print("FAIL", failure, flush=True)
     if FAILURES and step == "check" and "force" not in sys.argv:

@@ -15,8 +15,7 @@ struct FwdConfig {
   int stages = 2;               // of K and of V
   int producer_registers = 40;
   int consumer_registers = 232;
-  bool ping_pong = true;           // consumers take turns at issuing products
-  int polynomial_period = 0;  // of unmasked exponentials every n-th is a polynomial; 0: none
+  bool ping_pong = true;  // consumers take turns at issuing products
 
   constexpr int block_rows() const { return 64 * consumer_warpgroups; }
   constexpr int num_threads() const { return 128 * (1 + consumer_warpgroups); }

@@ -68,7 +68,7 @@ class Consumer {
     pass_turn();
     ptx::warpgroup_wait<0>();
     ptx::pin(scores_);
-    finish_scores(entry_.is_first());
+    finish_scores();
     softmax_.rescale(output_);
     finish_probabilities();
     next_block(peek_block());
@@ -87,12 +87,11 @@ class Consumer {
     ptx::warpgroup_wait<1>();
     ptx::pin(scores_);
     release(smem_.barriers.k_empty[blocks_.stage]);
-    softmax_.template first_half<kConfig.polynomial_period>(scores_, params_.scale_log2, exponentials_);
+    softmax_.first_half(scores_, params_.scale_log2, exponentials_);
     finish_output();
     const BlockEntry next = peek_block();
     softmax_.rescale(output_);
-    softmax_.template second_half<kElement, kConfig.polynomial_period>(scores_, params_.scale_log2, exponentials_,
-                                                                      probabilities_);
+    finish_probabilities();
     finish_store();
     next_block(next);
   }
@@ -111,7 +110,7 @@ class Consumer {
     pass_turn();
     ptx::warpgroup_wait<1>();
     ptx::pin(scores_);
-    finish_scores(opens);
+    finish_scores();
     finish_output();
     const BlockEntry next = peek_block();
     if (opens) [[unlikely]] {
@@ -197,20 +196,19 @@ class Consumer {
   }
 
   // Scores to the first half of the exponentials; K and its columns fall free.
-  __device__ __forceinline__ void finish_scores(bool starts_tile) {
+  __device__ __forceinline__ void finish_scores() {
     const uint32_t cuts = flags() & kCutFlags;
     if (cuts != 0) [[unlikely]] {
       apply_mask(scores_, cuts, smem_.columns[blocks_.stage], entry_.key_block() * kBlockKeys, position_);
       __syncwarp();
     }
     release(smem_.barriers.k_empty[blocks_.stage]);
-    if (starts_tile) [[unlikely]] softmax_.start(scores_);
-    softmax_.template first_half<0>(scores_, params_.scale_log2, exponentials_);
+    softmax_.first_half(scores_, params_.scale_log2, exponentials_);
   }
 
   // The rest; no product may be reading P any more.
   __device__ __forceinline__ void finish_probabilities() {
-    softmax_.template second_half<kElement, 0>(scores_, params_.scale_log2, exponentials_, probabilities_);
+    softmax_.template second_half<kElement>(scores_, params_.scale_log2, exponentials_, probabilities_, output_);
   }
 
   // O += P V of the pending block.

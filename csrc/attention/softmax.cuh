@@ -4,70 +4,57 @@
 #include <cstdint>
 
 #include "ptx/math.cuh"
-#include "tile/exponential.cuh"
 #include "tile/fragment.cuh"
 
 namespace fm3::attention {
 
-// The maximum that scores are taken relative to only follows the true one once it lags by 2^kLag: the result is the
-// same, since numerator and denominator share it, and most blocks need no rescaling of the output.
-constexpr float kLag = 8.f;
+// Exponentials are taken relative to a maximum that follows the true one only when it must: the result is the same, since
+// numerator and denominator share it, and what it saves is the reduction on the way to every exponential. It must once
+// a thread's sum over one block exceeds this bound; so no exponential ever does.
+constexpr float kLargestSum = 256.f;
 
 struct OnlineSoftmax {
   float max[2] = {-__builtin_huge_valf(), -__builtin_huge_valf()};  // of the raw scores; -inf: nothing visible yet
   float sum[2] = {0.f, 0.f};                                         // of this thread's columns only
   float factor[2] = {1.f, 1.f};                                      // by which the last block shrank what came before
-  bool rescales = false;                                             // some factor of the warp is not 1
+  bool rescales = false;                                             // some factor of the warp may not be 1
+  bool known = false;                                                // no maximum of the warp is -inf
 
-  // Before a tile's first block: nothing is known of its maximum.
+  // Exponentials of the first half of a block's scores.
   template <int kScores>
-  __device__ __forceinline__ void start(const float (&scores)[kScores]) {
-    float largest[2];
-    largest_scores(scores, largest);
-    max[0] = tile::row_max(largest[0]);
-    max[1] = tile::row_max(largest[1]);
-    sum[0] = sum[1] = 0.f;
-  }
-
-  // Exponentials of the first half of the scores, computed relative to the maximum known before this block: that saves a
-  // reduction on the way to them. Only where this block exceeds it by 2^kLag is the work done again.
-  // kPolynomial n > 0: every n-th by polynomial, for finite scores only.
-  template <int kPolynomial, int kScores>
   __device__ __forceinline__ void first_half(const float (&scores)[kScores], float scale_log2,
                                              float (&exponentials)[kScores / 2]) {
+    float partial[2];
     rescales = false;
     factor[0] = factor[1] = 1.f;
+    if (!known) [[unlikely]] raise(scores, scale_log2);
     for (;;) {
-      float largest[2], partial[2] = {0.f, 0.f};
-      exponentiate<kPolynomial, 0, kScores / 2>(scores, scale_log2, exponentials, partial);
-      largest_scores(scores, largest);
-      const bool exceeds = (largest[0] - max[0]) * scale_log2 > kLag || (largest[1] - max[1]) * scale_log2 > kLag;
-      // A sum is never negative. It is asked because the assembler moves arithmetic behind a later wait for products as
-      // it likes, but not across a branch that depends on it: so the exponentials overlap those products.
-      if (!__any_sync(~0u, exceeds || partial[0] < 0.f || partial[1] < 0.f)) [[likely]] {
-        sum[0] = fmaf(sum[0], factor[0], partial[0]);
-        sum[1] = fmaf(sum[1], factor[1], partial[1]);
-        return;
-      }
-      rescales = true;
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const float previous = max[h];
-        const float candidate = tile::row_max(largest[h]);
-        max[h] = (candidate - previous) * scale_log2 > kLag ? candidate : previous;  // false for -inf - -inf
-        factor[h] = max[h] == previous ? factor[h] : ptx::exp2((previous - max[h]) * scale_log2);
-      }
+      exponentiate<0>(scores, scale_log2, exponentials, partial);
+      // This branch depends on every exponential so far. The assembler moves arithmetic behind a later wait for products
+      // as it likes, but not across such a branch: so they overlap those products.
+      if (!exceeds(partial)) [[likely]] break;
+      raise(scores, scale_log2);
     }
+    sum[0] += partial[0];
+    sum[1] += partial[1];
   }
 
-  // The second half, and all of them packed; packing the first hides behind computing the second.
-  template <ptx::Element kElement, int kPolynomial, int kScores>
+  // The second half, and all of them packed; packing the first hides behind computing the second. No product may be
+  // writing `output` or reading `probabilities`.
+  template <ptx::Element kElement, int kScores, int kOutputs>
   __device__ __forceinline__ void second_half(const float (&scores)[kScores], float scale_log2,
-                                              const float (&first)[kScores / 2],
-                                              uint32_t (&probabilities)[kScores / 2]) {
-    float second[kScores / 2];
-    float partial[2] = {0.f, 0.f};
-    exponentiate<kPolynomial, kScores / 2, kScores>(scores, scale_log2, second, partial);
+                                              float (&first)[kScores / 2], uint32_t (&probabilities)[kScores / 2],
+                                              float (&output)[kOutputs]) {
+    float second[kScores / 2], partial[2];
+    exponentiate<kScores / 2>(scores, scale_log2, second, partial);
+    if (exceeds(partial)) [[unlikely]] {
+      factor[0] = factor[1] = 1.f;
+      raise(scores, scale_log2);
+      rescale(output);
+#pragma unroll
+      for (int i = 0; i < kScores / 2; ++i) first[i] *= factor[i / 2 % 2];
+      exponentiate<kScores / 2>(scores, scale_log2, second, partial);
+    }
 #pragma unroll
     for (int i = 0; i < kScores / 4; ++i) {
       probabilities[i] = tile::pack<kElement>(first[2 * i], first[2 * i + 1]);
@@ -86,8 +73,14 @@ struct OnlineSoftmax {
   }
 
  private:
+  __device__ __forceinline__ static bool exceeds(const float (&partial)[2]) {
+    return __any_sync(~0u, partial[0] > kLargestSum || partial[1] > kLargestSum);
+  }
+
+  // Brings the maximum up to that of these scores.
   template <int kScores>
-  __device__ __forceinline__ static void largest_scores(const float (&scores)[kScores], float (&largest)[2]) {
+  __device__ __forceinline__ void raise(const float (&scores)[kScores], float scale_log2) {
+    rescales = true;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       float lanes[2] = {scores[2 * h], scores[2 * h + 1]};
@@ -96,23 +89,26 @@ struct OnlineSoftmax {
         lanes[0] = fmaxf(lanes[0], scores[4 * j + 2 * h]);
         lanes[1] = fmaxf(lanes[1], scores[4 * j + 2 * h + 1]);
       }
-      largest[h] = fmaxf(lanes[0], lanes[1]);
+      const float previous = max[h];
+      max[h] = fmaxf(previous, tile::row_max(fmaxf(lanes[0], lanes[1])));
+      const float shrink = max[h] == previous ? 1.f : ptx::exp2((previous - max[h]) * scale_log2);  // 0 from -inf
+      factor[h] *= shrink;
+      sum[h] *= shrink;
     }
+    known = !__any_sync(~0u, max[0] == -__builtin_huge_valf() || max[1] == -__builtin_huge_valf());
   }
 
-  // Of scores [kStart, kEnd); partial: their sums.
-  template <int kPolynomial, int kStart, int kEnd, int kScores>
+  // Of one half of the scores; partial: their sums.
+  template <int kStart, int kScores>
   __device__ __forceinline__ void exponentiate(const float (&scores)[kScores], float scale_log2,
-                                               float (&exponentials)[kEnd - kStart], float (&partial)[2]) const {
+                                               float (&exponentials)[kScores / 2], float (&partial)[2]) const {
     float base[2], lanes[2][2] = {};
 #pragma unroll
     for (int h = 0; h < 2; ++h) base[h] = max[h] == -__builtin_huge_valf() ? 0.f : max[h] * scale_log2;
 #pragma unroll
-    for (int i = 0; i < kEnd - kStart; ++i) {
+    for (int i = 0; i < kScores / 2; ++i) {
       const int h = i / 2 % 2;
-      const float exponent = fmaf(scores[kStart + i], scale_log2, -base[h]);
-      const bool by_polynomial = kPolynomial > 0 && i % (kPolynomial > 0 ? kPolynomial : 1) == 1;
-      exponentials[i] = by_polynomial ? tile::exp2_by_polynomial(exponent) : ptx::exp2(exponent);
+      exponentials[i] = ptx::exp2(fmaf(scores[kStart + i], scale_log2, -base[h]));
       lanes[h][i % 2] += exponentials[i];
     }
 #pragma unroll

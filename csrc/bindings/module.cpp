@@ -2,8 +2,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <cmath>
-#include <map>
+#include <array>
+#include <cstdint>
 #include <string>
 
 #include "attention/fwd_launch.h"
@@ -13,9 +13,6 @@
 #include "host/tensor_map.h"
 
 namespace py = pybind11;
-#ifdef FM3_EXPERIMENTS
-namespace fm3::attention { void add_experiments(std::map<std::string, const FwdInstance*>&); }
-#endif
 
 namespace {
 
@@ -23,26 +20,6 @@ using fm3::Error;
 using fm3::attention::FwdInstance;
 using fm3::attention::PreparedMask;
 using fm3::host::RowTensor;
-
-const std::map<std::string, const FwdInstance*>& instances() {
-  static const std::map<std::string, const FwdInstance*> all = [] { std::map<std::string, const FwdInstance*> known = {
-      {"bf16_dim128", &fm3::attention::kFwdBf16Dim128},
-      {"fp16_dim128", &fm3::attention::kFwdFp16Dim128},
-      {"bf16_dim64", &fm3::attention::kFwdBf16Dim64},
-      {"fp16_dim64", &fm3::attention::kFwdFp16Dim64},
-  };
-#ifdef FM3_EXPERIMENTS
-  fm3::attention::add_experiments(known);
-#endif
-  return known; }();
-  return all;
-}
-
-const FwdInstance& instance(const std::string& name) {
-  const auto found = instances().find(name);
-  if (found == instances().end()) throw Error("no compiled forward kernel is called " + name);
-  return *found->second;
-}
 
 template <typename T>
 T* pointer(uintptr_t address) {
@@ -74,15 +51,19 @@ PreparedMask prepared_mask(int batch, int heads, int num_rows, int num_keys, int
 void forward(const std::string& name, const RowTensor& q, const RowTensor& k, const RowTensor& v, const RowTensor& out,
              uintptr_t lse, const PreparedMask& mask, uintptr_t next_tile, double softmax_scale, int section_pairs,
              int num_ctas, uintptr_t stream) {
-  const FwdInstance& chosen = instance(name);
+  const FwdInstance& chosen = fm3::attention::fwd_instance(name);
   const bool is_bf16 = chosen.config.dtype == fm3::attention::Dtype::kBf16;
-  if (q.head_dim != chosen.config.head_dim) throw Error("forward: head_dim " + std::to_string(q.head_dim) + " is not " + name);
+  if (q.head_dim != chosen.config.head_dim) {
+    throw Error("forward: head_dim " + std::to_string(q.head_dim) + " is not that of " + name);
+  }
   const int64_t num_tiles = q.batch * q.heads * mask.num_row_blocks;
+  if (num_tiles == 0) return;
   if (num_tiles > INT32_MAX) throw Error("forward: more than 2^31 - 1 row blocks");
   fm3::attention::FwdParams params;
   params.q = fm3::host::make_row_map(q, is_bf16, 64);
-  params.k = fm3::host::make_row_map(k, is_bf16, fm3::attention::kBlockKeys);
-  params.v = fm3::host::make_row_map(v, is_bf16, fm3::attention::kBlockKeys);
+  // A tensor map cannot be empty: without keys no block is ever loaded, and any map will do.
+  params.k = fm3::host::make_row_map(k.rows > 0 ? k : q, is_bf16, fm3::attention::kBlockKeys);
+  params.v = fm3::host::make_row_map(v.rows > 0 ? v : q, is_bf16, fm3::attention::kBlockKeys);
   params.out = fm3::host::make_row_map(out, is_bf16, 64);
   params.mask = mask;
   params.lse = pointer<float>(lse);
@@ -109,10 +90,9 @@ PYBIND11_MODULE(_C, module) {
            py::arg("num_keys"), py::arg("block_rows"), py::arg("columns"), py::arg("extrema"), py::arg("row_blocks"));
   module.def("instances", [] {
     py::dict described;
-    for (const auto& [name, entry] : instances()) {
-      described[name.c_str()] = py::dict(py::arg("block_rows") = entry->config.block_rows(),
-                                         py::arg("head_dim") = entry->config.head_dim,
-                                         py::arg("ping_pong") = entry->config.ping_pong);
+    for (const FwdInstance* instance : fm3::attention::fwd_instances()) {
+      described[instance->name] = py::dict(py::arg("block_rows") = instance->config.block_rows(),
+                                           py::arg("head_dim") = instance->config.head_dim);
     }
     return described;
   });
@@ -127,6 +107,8 @@ PYBIND11_MODULE(_C, module) {
                                              pointer<const int32_t>(uts), pointer<const int32_t>(ute)},
                                             mask, pointer<int4>(unsorted), block_rows, as_stream(stream));
              });
-  module.def("forward", &forward);
+  module.def("forward", &forward, py::arg("name"), py::arg("q"), py::arg("k"), py::arg("v"), py::arg("out"),
+             py::arg("lse"), py::arg("mask"), py::arg("next_tile"), py::arg("softmax_scale"), py::arg("section_pairs"),
+             py::arg("num_ctas"), py::arg("stream"));
   fm3::bindings::add_backward(module);
 }

@@ -1,12 +1,13 @@
 """What a mask, a partition and a transfer are; numpy only.
 
-The column mask gives each key column two half-open spans of hidden rows: O(keys) for any of the structured masks of
-long-context training. This package holds the mask's algebra, its localization to the rows of one rank without
-communication, exact counts and block maps, and the nouns that planner, exchange and runtime share.
+The column mask gives each key column two half-open spans of hidden rows: O(keys) for any of the structured
+masks of long-context training. This package holds the mask's algebra, its localization to the rows of one
+rank without communication, exact counts and block maps, and the nouns that planner, exchange and runtime
+share.
 """
 
-from fm3_core import patterns
-from fm3_core.blocks import BlockMap
+from fm3_core import documents, patterns
+from fm3_core.blocks import CUT_BY_LOWER, CUT_BY_UPPER, EMPTY, FULL, PARTIAL, BlockMap
 from fm3_core.cluster import Cluster
 from fm3_core.errors import (
     ExchangeError,
@@ -26,6 +27,11 @@ from fm3_core.transfer import Exchange, Transfer
 from fm3_core.workload import block_counts, needs, visible_pairs_by_chunk, visible_pairs_by_row_range
 
 __all__ = [
+    "CUT_BY_LOWER",
+    "CUT_BY_UPPER",
+    "EMPTY",
+    "FULL",
+    "PARTIAL",
     "BlockExtrema",
     "BlockMap",
     "Cluster",
@@ -42,6 +48,7 @@ __all__ = [
     "UnknownNameError",
     "UnsupportedError",
     "block_counts",
+    "documents",
     "localize",
     "localize_by_definition",
     "needs",

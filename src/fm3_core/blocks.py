@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fm3_core.check import require_int
-from fm3_core.counts import RowChunks, num_key_chunks, spans_by_entry
+from fm3_core.counts import RowChunks, num_key_chunks, pairs_by_span
 from fm3_core.extrema import BlockExtrema
-from fm3_core.mask import ColumnMask
+from fm3_core.mask import MAX_ROWS, ColumnMask
 from fm3_core.registry import Registry
 
 EMPTY = 0
@@ -26,8 +27,11 @@ CUT_BY_LOWER = 1
 CUT_BY_UPPER = 2
 """Bit of `BlockMap.cuts`: upper spans hide rows of the block."""
 
-Kinds = NDArray[np.uint8]
-_CELLS_AT_ONCE = 1 << 22
+Kinds: TypeAlias = NDArray[np.uint8]
+"""uint8 [batch, heads, row blocks, key blocks]."""
+
+_BLOCKS_AT_ONCE = 1 << 17
+"""Blocks whose temporaries fit the cache."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,10 +39,11 @@ class BlockMap:
     """The kind of every block of a mask, edge blocks clamped to the rows and keys that there are.
 
     Attributes:
-        kinds: uint8 [batch, heads, row blocks, key blocks], read-only: EMPTY 0, PARTIAL 1, FULL 2. EMPTY and FULL are
-            always true; PARTIAL is always true with method "exact", and with "extrema" it may be EMPTY or FULL in truth.
-        cuts: uint8, same shape, read-only: for a PARTIAL block the bits CUT_BY_LOWER 1 and CUT_BY_UPPER 2, else 0.
-            Applying only the mask's spans named there gives exactly the visible pairs of the block.
+        kinds: uint8 [batch, heads, row blocks, key blocks], read-only: EMPTY 0, PARTIAL 1, FULL 2. EMPTY and
+            FULL are always true; PARTIAL is always true with method "exact", and with "extrema" it may be
+            EMPTY or FULL in truth.
+        cuts: uint8, same shape, read-only: for a PARTIAL block the bits CUT_BY_LOWER 1 and CUT_BY_UPPER 2,
+            else 0. Applying only the mask's spans named there gives exactly the visible pairs of the block.
         block_rows: rows of a block.
         block_keys: keys of a block.
         num_rows: rows of the mask.
@@ -57,6 +62,11 @@ class BlockMap:
         self.kinds.flags.writeable = False
         self.cuts.flags.writeable = False
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Unpickle, and freeze again."""
+        self.__dict__.update(state)
+        self.__post_init__()
+
     @classmethod
     def from_mask(cls, mask: ColumnMask, block_rows: int, block_keys: int, method: str = "exact") -> BlockMap:
         """Classify every block of a mask.
@@ -65,8 +75,8 @@ class BlockMap:
             mask: any mask; its spans are taken as they stand, so that `cuts` names them.
             block_rows: rows of a block, at least 1.
             block_keys: keys of a block, at least 1.
-            method: "exact" decides by counts of visible pairs; "extrema" by the maxima and minima of each key block's
-                vectors, O(1) a block, as a kernel can afford.
+            method: "exact" decides by counts of visible pairs; "extrema" by the maxima and minima of each key
+                block's vectors, O(1) a block, as a kernel can afford.
 
         Raises:
             MaskError: a block size below 1.
@@ -75,7 +85,7 @@ class BlockMap:
         block_rows = require_int("block_rows", block_rows, minimum=1)
         block_keys = require_int("block_keys", block_keys, minimum=1)
         classify = METHODS.get(method)
-        kinds, cuts = classify(mask, block_rows, block_keys)
+        kinds, cuts = classify(mask, min(block_rows, MAX_ROWS), min(block_keys, MAX_ROWS))
         return cls(
             kinds=kinds,
             cuts=cuts,
@@ -114,39 +124,38 @@ def _by_extrema(mask: ColumnMask, block_rows: int, block_keys: int) -> tuple[Kin
     row_end = np.minimum(row_start + block_rows, mask.num_rows)
     kinds = np.empty((mask.batch, mask.heads, len(row_start), extrema.num_blocks), dtype=np.uint8)
     cuts = np.empty_like(kinds)
-    for entry in np.ndindex(mask.batch, mask.heads):
-        empty = (row_start >= extrema.max_lts[entry]) & (row_end <= extrema.min_lte[entry])
-        empty |= (row_start >= extrema.max_uts[entry]) & (row_end <= extrema.min_ute[entry])
-        lower = (row_start < extrema.max_lte[entry]) & (row_end > extrema.min_lts[entry])
-        upper = (row_start < extrema.max_ute[entry]) & (row_end > extrema.min_uts[entry])
-        kinds[entry], cuts[entry] = _classified(empty, ~(lower | upper), lower, upper)
+    at_once = max(1, _BLOCKS_AT_ONCE // max(extrema.num_blocks, 1))
+    for batch, head, piece in np.ndindex(mask.batch, mask.heads, -(-len(row_start) // at_once)):
+        rows, entry = slice(piece * at_once, (piece + 1) * at_once), (batch, head)
+        start, end = row_start[rows], row_end[rows]
+        empty = (start >= extrema.max_lts[entry]) & (end <= extrema.min_lte[entry])
+        empty |= (start >= extrema.max_uts[entry]) & (end <= extrema.min_ute[entry])
+        lower = (start < extrema.max_lte[entry]) & (end > extrema.min_lts[entry])
+        upper = (start < extrema.max_ute[entry]) & (end > extrema.min_uts[entry])
+        kinds[batch, head, rows], cuts[batch, head, rows] = _classified(empty, ~(lower | upper), lower, upper)
     return kinds, cuts
 
 
 def _by_counts(mask: ColumnMask, block_rows: int, block_keys: int) -> tuple[Kinds, Kinds]:
     rows = RowChunks.equal(mask.num_rows, block_rows)
-    kinds = np.empty((mask.batch, mask.heads, rows.num_chunks, num_key_chunks(mask, block_keys)), dtype=np.uint8)
+    kinds = np.empty(
+        (mask.batch, mask.heads, rows.num_chunks, num_key_chunks(mask, block_keys)), dtype=np.uint8
+    )
     cuts = np.empty_like(kinds)
-    blocks_at_once = max(1, _CELLS_AT_ONCE // max(rows.num_chunks, 1))
-    for first in range(0, kinds.shape[3], blocks_at_once):
-        behind = min(first + blocks_at_once, kinds.shape[3])
-        slab = mask.slice_keys(first * block_keys, min(behind * block_keys, mask.num_keys))
-        entries = np.ndindex(mask.batch, mask.heads)
-        for (batch, head), hidden in zip(entries, spans_by_entry(slab, rows, block_keys), strict=True):
-            lower, upper = hidden.lower > 0, hidden.upper > 0
-            either = hidden.lower + hidden.upper - hidden.both
-            classified = _classified(either == hidden.pairs, ~(lower | upper), lower, upper)
-            kinds[batch, head, :, first:behind], cuts[batch, head, :, first:behind] = classified
+    for cells, hidden in pairs_by_span(mask, rows, block_keys):
+        either = hidden.lower + hidden.upper - hidden.both
+        lower, upper = hidden.lower > 0, hidden.upper > 0
+        kinds[cells.index], cuts[cells.index] = _classified(either == hidden.pairs, either == 0, lower, upper)
     return kinds, cuts
 
 
 def _classified(
     empty: NDArray[np.bool_], full: NDArray[np.bool_], lower: NDArray[np.bool_], upper: NDArray[np.bool_]
 ) -> tuple[Kinds, Kinds]:
-    """Return the kinds and cuts of blocks; EMPTY has precedence."""
-    kinds = np.where(empty, np.uint8(EMPTY), np.where(full, np.uint8(FULL), np.uint8(PARTIAL)))
-    cuts = lower * np.uint8(CUT_BY_LOWER) | upper * np.uint8(CUT_BY_UPPER)
-    return kinds, np.where(kinds == PARTIAL, cuts, np.uint8(0))
+    """Return the kinds and cuts of blocks that are not both empty and full."""
+    partial = ~(empty | full)
+    kinds = full * np.uint8(FULL) + partial * np.uint8(PARTIAL)
+    return kinds, partial * (lower * np.uint8(CUT_BY_LOWER) + upper * np.uint8(CUT_BY_UPPER))
 
 
 METHODS: Registry[Callable[[ColumnMask, int, int], tuple[Kinds, Kinds]]] = Registry("block map method")

@@ -37,10 +37,16 @@ class UnsupportedError(Fm3Error, ValueError):
     """A request cannot be computed exactly here; carries every reason.
 
     Attributes:
+        subject: what was asked for.
         reasons: one sentence for each thing that stands in the way.
     """
 
     def __init__(self, subject: str, reasons: Iterable[str]) -> None:
         """Join the reasons under the subject that is refused."""
+        self.subject = subject
         self.reasons = tuple(reasons)
         super().__init__(f"{subject}: " + "; ".join(self.reasons))
+
+    def __reduce__(self) -> tuple[type[UnsupportedError], tuple[str, tuple[str, ...]]]:
+        """Pickle what it was made of, so that it crosses processes."""
+        return type(self), (self.subject, self.reasons)

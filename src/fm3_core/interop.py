@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fm3_core import span
-from fm3_core.check import require_int
+from fm3_core.check import as_array, require_int
 from fm3_core.errors import MaskError
 from fm3_core.span import Ints, Vectors
 
@@ -41,8 +41,9 @@ def vectors_from_dense(visible: NDArray[np.bool_]) -> Vectors:
         run_starts = np.flatnonzero(begins[batch, head, :, key])
         run_ends = np.flatnonzero(ends[batch, head, :, key]) + 1
         raise MaskError(
-            f"from_dense: batch {batch}, head {head}, column {key} has no form with two hidden spans: it hides "
-            f"{span.describe_spans(run_starts, run_ends)} ({len(wrong)} of {counts.size} columns have none)"
+            f"from_dense: batch {batch}, head {head}, column {key} has no form with two hidden spans: "
+            f"it hides {span.describe_spans(run_starts, run_ends)} "
+            f"({len(wrong)} of {counts.size} columns have none)"
         )
     if num_rows == 0:
         nothing = np.zeros(counts.shape, dtype=np.int32)
@@ -62,11 +63,11 @@ def vectors_from_dense(visible: NDArray[np.bool_]) -> Vectors:
 def vectors_from_startend_row_indices(
     indices: ArrayLike, *, causal: bool, num_rows: int | None
 ) -> tuple[Vectors, int]:
-    """Return ((lts, lte, uts, ute), num_rows) of FlashMask indices [batch, heads, keys, n]; missing ones filled in."""
-    array = np.asarray(indices)
+    """Return ((lts, lte, uts, ute), num_rows) of FlashMask indices, missing vectors filled in."""
+    array = as_array("startend_row_indices", indices)
     if array.ndim != 4:
         raise MaskError(f"startend_row_indices must have shape [batch, heads, keys, n], got {array.shape}")
-    if not np.issubdtype(array.dtype, np.integer):
+    if not np.issubdtype(array.dtype, np.integer) and array.size:
         raise MaskError(f"startend_row_indices must be integers, got {array.dtype}")
     num_keys, given = array.shape[2:]
     rows = num_keys if num_rows is None else require_int("num_rows", num_rows, maximum=2**31 - 1)
@@ -76,7 +77,7 @@ def vectors_from_startend_row_indices(
             f"got causal={causal} and n = {given}"
         )
     first, *rest = (array[..., i] for i in range(given))
-    nothing, bottom = np.zeros_like(first), np.full_like(first, rows)
+    nothing, bottom = np.zeros(first.shape, np.int32), np.full(first.shape, rows, np.int32)
     if causal:
         diagonal = np.broadcast_to(causal_end(rows, num_keys), first.shape)
         return (first, rest[0] if rest else bottom, nothing, diagonal), rows
@@ -86,7 +87,7 @@ def vectors_from_startend_row_indices(
 
 
 def startend_row_indices(canonical: Vectors, num_rows: int) -> tuple[NDArray[np.int32], bool]:
-    """Return (indices int32 [batch, heads, keys, n], causal) of canonical vectors, n as small as the meaning allows.
+    """Return (indices int32 [batch, heads, keys, n], causal) of canonical vectors, n as small as can be.
 
     Each short form is tried by writing down the only values that it could have, then comparing meanings.
     """
@@ -95,9 +96,8 @@ def startend_row_indices(canonical: Vectors, num_rows: int) -> tuple[NDArray[np.
     diagonal = np.broadcast_to(causal_end(num_rows, lts.shape[2]), lts.shape)
     upper_reaches_bottom = (ute == num_rows) & (uts < ute)
     tail = np.where(upper_reaches_bottom, uts, np.where(lte == num_rows, lts, num_rows)).astype(np.int32)
-    past_diagonal = np.maximum(tail, diagonal)
     one_upper = (lts == lte) & (uts < ute)
-    middle_start = np.where(one_upper, np.minimum(diagonal, ute), lts).astype(np.int32)
+    middle_start = np.where(one_upper, diagonal, lts).astype(np.int32)
     middle_end = np.where(one_upper, ute, lte).astype(np.int32)
 
     def says_the_same(vectors: Vectors) -> bool:
@@ -105,8 +105,8 @@ def startend_row_indices(canonical: Vectors, num_rows: int) -> tuple[NDArray[np.
         written = span.canonical_vectors(*merged, num_rows)
         return all(np.array_equal(mine, theirs) for mine, theirs in zip(written, canonical, strict=True))
 
-    if says_the_same((past_diagonal, bottom, nothing, diagonal)):
-        return _stack(past_diagonal), True
+    if says_the_same((tail, bottom, nothing, diagonal)):
+        return _stack(tail), True
     if says_the_same((middle_start, middle_end, nothing, diagonal)):
         return _stack(middle_start, middle_end), True
     head = np.where(uts == 0, ute, 0).astype(np.int32)

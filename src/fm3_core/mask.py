@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fm3_core import dense, interop, span
-from fm3_core.check import require_int
+from fm3_core.check import as_array, require_int, require_ints
 from fm3_core.errors import MaskError
 from fm3_core.span import Ints, Vectors
 
@@ -26,11 +26,12 @@ _NAMES = ("lts", "lte", "uts", "ute")
 class ColumnMask:
     """An attention mask in O(keys): row i sees column k iff i is in neither hidden span of k.
 
-    The lower span is [lts, lte), the upper one [uts, ute). Spans may be empty, overlap or touch; which of the two
-    slots a span stands in has no meaning. Causality is one of the spans, not a flag.
+    The lower span is [lts, lte), the upper one [uts, ute). Spans may be empty, overlap or touch; which of the
+    two slots a span stands in has no meaning. Causality is one of the spans, not a flag.
 
     Args:
-        lts: lower span's first hidden row, integers [batch, heads, keys] in 0..num_rows; stored as int32, read-only.
+        lts: lower span's first hidden row, integers [batch, heads, keys] in 0..num_rows; stored as int32,
+            read-only.
         lte: the row behind the lower span's last.
         uts: upper span's first hidden row.
         ute: the row behind the upper span's last.
@@ -67,7 +68,7 @@ class ColumnMask:
 
     @classmethod
     def _from_spans(cls, starts: list[Ints], ends: list[Ints], num_rows: int, made_by: str) -> ColumnMask:
-        """Make the canonical mask that hides the union of a column's spans, or say which column needs three."""
+        """Make the canonical mask that hides each column's spans, or say which column needs three."""
         merged_starts, merged_ends = span.union(starts, ends, num_rows)
         counts = span.count_spans(merged_starts, merged_ends)
         if counts.size and counts.max() > 2:
@@ -81,12 +82,13 @@ class ColumnMask:
         return cls._trusted(span.canonical_vectors(merged_starts, merged_ends, num_rows), num_rows)
 
     def _fill(self, vectors: Sequence[Ints], num_rows: int) -> None:
-        for name, vector in zip(_NAMES, vectors, strict=True):
+        for name, given in zip(_NAMES, vectors, strict=True):
+            vector = np.ascontiguousarray(given)
             vector.flags.writeable = False
             object.__setattr__(self, name, vector)
         object.__setattr__(self, "num_rows", num_rows)
 
-    # ---- what it is -------------------------------------------------------------------------------------------
+    # ---- what it is ----
 
     @property
     def vectors(self) -> Vectors:
@@ -123,14 +125,14 @@ class ColumnMask:
     def canonical(self) -> ColumnMask:
         """Return the one form of this meaning: merged spans, in order, each in its fixed slot.
 
-        Two spans: the one with the smaller rows is the upper span. One span: the upper span if it starts at row 0,
-        else the lower. Empty: upper [0, 0), lower [num_rows, num_rows).
+        Two spans: the one with the smaller rows is the upper span. One span: the upper span if it starts at
+        row 0, else the lower. Empty: upper [0, 0), lower [num_rows, num_rows).
         """
         return self._canonical
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 in hexadecimal of the shape and the canonical vectors: equal iff shape and meaning are equal."""
+        """SHA-256, hexadecimal, of shape and canonical vectors: equal iff shape and meaning are equal."""
         digest = hashlib.sha256(b"fm3 column mask 1")
         digest.update(np.array(self.shape, dtype="<i8").tobytes())
         for vector in self.canonical().vectors:
@@ -173,7 +175,7 @@ class ColumnMask:
         pairs = self.batch * self.heads * self.num_rows * self.num_keys
         return int(self.visible_pairs().sum()) / pairs if pairs else 0.0
 
-    # ---- algebra ----------------------------------------------------------------------------------------------
+    # ---- algebra ----
 
     def __and__(self, other: ColumnMask) -> ColumnMask:
         """Visible in both; MaskError names the first column that would need three hidden spans."""
@@ -200,7 +202,9 @@ class ColumnMask:
         """Return the mask of rows `start <= row < end`, renumbered from 0."""
         end = require_int("end", end, maximum=self.num_rows)
         start = require_int("start", start, maximum=end)
-        return self._trusted([np.clip(vector, start, end) - np.int32(start) for vector in self.vectors], end - start)
+        return self._trusted(
+            [np.clip(vector, start, end) - np.int32(start) for vector in self.vectors], end - start
+        )
 
     def slice_keys(self, start: int, end: int) -> ColumnMask:
         """Return the mask of columns `start <= key < end`."""
@@ -214,19 +218,10 @@ class ColumnMask:
         Args:
             index: integers [new keys] in 0..num_keys - 1.
         """
-        chosen = np.asarray(index)
-        if chosen.ndim != 1 or (chosen.size and not np.issubdtype(chosen.dtype, np.integer)):
-            raise MaskError(f"index must be integers [keys], got {chosen.dtype} {chosen.shape}")
-        wrong = np.flatnonzero((chosen < 0) | (chosen >= self.num_keys))
-        if wrong.size:
-            raise MaskError(
-                f"index[{wrong[0]}] = {chosen[wrong[0]]} must be in 0..{self.num_keys - 1} "
-                f"({wrong.size} of {chosen.size} are wrong)"
-            )
-        chosen = chosen.astype(np.intp, copy=False)
+        chosen = require_ints("index", index, maximum=self.num_keys - 1)
         return self._trusted([np.take(vector, chosen, axis=2) for vector in self.vectors], self.num_rows)
 
-    # ---- other forms ------------------------------------------------------------------------------------------
+    # ---- other forms ----
 
     def to_dense(self) -> NDArray[np.bool_]:
         """Return bool [batch, heads, rows, keys], True = visible."""
@@ -239,7 +234,7 @@ class ColumnMask:
         Args:
             visible: bool [batch, heads, rows, keys], True = visible.
         """
-        array = np.asarray(visible)
+        array = as_array("a dense mask", visible)
         return cls._trusted(interop.vectors_from_dense(array), array.shape[2]).canonical()
 
     @classmethod
@@ -249,8 +244,8 @@ class ColumnMask:
         """Read FlashMask's `startend_row_indices`.
 
         Args:
-            indices: integers [batch, heads, keys, n] in 0..num_rows; n is 1 (LTS) or 2 (LTS, LTE) when causal,
-                2 (LTS, UTE) or 4 (LTS, LTE, UTS, UTE) when not.
+            indices: integers [batch, heads, keys, n] in 0..num_rows; n is 1 (LTS) or 2 (LTS, LTE) when
+                causal, 2 (LTS, UTE) or 4 (LTS, LTE, UTS, UTE) when not.
             causal: add the bottom-right aligned causal span as the upper one.
             num_rows: query rows, by default as many as keys.
         """
@@ -258,7 +253,7 @@ class ColumnMask:
         return cls(*vectors, num_rows=rows)
 
     def to_startend_row_indices(self) -> tuple[NDArray[np.int32], bool]:
-        """Return (indices int32 [batch, heads, keys, n], causal): the form with the fewest vectors that is exact."""
+        """Return (indices int32 [batch, heads, keys, n], causal): the exact form with the fewest vectors."""
         return interop.startend_row_indices(self.canonical().vectors, self.num_rows)
 
 
@@ -269,17 +264,21 @@ def pack(masks: Sequence[ColumnMask]) -> ColumnMask:
         masks: at least one; batch and heads broadcast.
 
     Raises:
-        MaskError: no masks, or the first column that needs three hidden spans.
+        MaskError: no masks, something else than a mask, or the first column that needs three hidden spans.
     """
-    if not masks:
-        raise MaskError("pack needs at least one mask, got none")
+    if isinstance(masks, ColumnMask) or not masks:
+        raise MaskError(f"pack needs a list of at least one mask, got {masks!r}")
+    for i, mask in enumerate(masks):
+        if not isinstance(mask, ColumnMask):
+            raise MaskError(f"masks[{i}] must be a ColumnMask, got {mask!r}")
     batch, heads = _common_size("pack", "batch", masks), _common_size("pack", "heads", masks)
     total, first_row = sum(mask.num_rows for mask in masks), 0
     starts: list[list[Ints]] = [[], [], [], []]
     ends: list[list[Ints]] = [[], [], [], []]
     for mask in masks:
         lts, lte, uts, ute = (
-            np.broadcast_to(vector.astype(np.int64), (batch, heads, mask.num_keys)) + first_row for vector in mask.vectors
+            np.broadcast_to(vector.astype(np.int64), (batch, heads, mask.num_keys)) + first_row
+            for vector in mask.vectors
         )
         last_row = first_row + mask.num_rows
         before, behind = np.zeros_like(lts), np.full_like(lts, total)
@@ -300,7 +299,7 @@ def _restore(lts: Ints, lte: Ints, uts: Ints, ute: Ints, num_rows: int) -> Colum
 
 
 def _checked_array(name: str, values: ArrayLike) -> Ints:
-    array = np.asarray(values)
+    array = as_array(name, values)
     if array.ndim != 3:
         raise MaskError(f"{name} must have shape [batch, heads, keys], got {array.shape}")
     if not np.issubdtype(array.dtype, np.integer) and array.size:
@@ -333,10 +332,13 @@ def _common_size(operation: str, what: str, masks: Sequence[ColumnMask]) -> int:
 def _broadcast(operation: str, mine: ColumnMask, theirs: ColumnMask) -> tuple[list[Ints], list[Ints]]:
     if (mine.num_rows, mine.num_keys) != (theirs.num_rows, theirs.num_keys):
         raise MaskError(
-            f"{operation}: both masks must have the same rows and keys, got {mine.num_rows} x {mine.num_keys} "
-            f"and {theirs.num_rows} x {theirs.num_keys}"
+            f"{operation}: both masks must have the same rows and keys, got "
+            f"{mine.num_rows} x {mine.num_keys} and {theirs.num_rows} x {theirs.num_keys}"
         )
-    shape = (_common_size(operation, "batch", (mine, theirs)), _common_size(operation, "heads", (mine, theirs)))
+    shape = (
+        _common_size(operation, "batch", (mine, theirs)),
+        _common_size(operation, "heads", (mine, theirs)),
+    )
     return (
         [np.broadcast_to(vector, (*shape, mine.num_keys)) for vector in mine.vectors],
         [np.broadcast_to(vector, (*shape, mine.num_keys)) for vector in theirs.vectors],

@@ -13,6 +13,8 @@ T = TypeVar("T")
 class Registry(Generic[T]):
     """A mapping from names to things, filled by `register` and by entry points.
 
+    A thing that was registered stands before an entry point of the same name.
+
     Args:
         kind: what the things are, in the singular; used in messages.
         entry_point_group: group whose entry points are names too, loaded when first asked for.
@@ -28,7 +30,7 @@ class Registry(Generic[T]):
         """Add `thing` under `name` and return it; a name that is taken is refused."""
         if not isinstance(name, str) or not name:
             raise UnknownNameError(f"a {self.kind}'s name must be a non-empty string, got {name!r}")
-        if name in self:
+        if name in self._things:
             raise UnknownNameError(f"{self.kind} {name!r} is registered already; unregister it first")
         self._things[name] = thing
         return thing
@@ -45,23 +47,37 @@ class Registry(Generic[T]):
 
     def get(self, name: str) -> T:
         """Return the thing called `name`; an unknown name is an error that lists the known ones."""
-        if name in self._things:
+        if isinstance(name, str) and name in self._things:
             return self._things[name]
-        found = self._entry_points().get(name)
-        if found is None:
+        points = self._entry_points().get(name) if isinstance(name, str) else None
+        if points is None:
             raise UnknownNameError(self._unknown(name))
-        thing: T = found.load()
+        offers = sorted({point.value for point in points})
+        if len(offers) > 1:
+            raise UnknownNameError(f"{self.kind} {name!r} is offered more than once: {' and '.join(offers)}")
+        try:
+            thing: T = points[0].load()
+        except Exception as failure:
+            raise UnknownNameError(
+                f"{self.kind} {name!r} cannot be loaded from its entry point {offers[0]}: "
+                f"{type(failure).__name__}: {failure}"
+            ) from failure
         self._things[name] = thing
         return thing
 
+    def __repr__(self) -> str:
+        """List the names."""
+        return f"Registry of {self.kind}s: {', '.join(self.names())}"
+
     def __contains__(self, name: object) -> bool:
         """Say whether `name` is known."""
-        return name in self._things or name in self._entry_points()
+        return isinstance(name, str) and (name in self._things or name in self._entry_points())
 
-    def _entry_points(self) -> dict[str, EntryPoint]:
-        if self._group is None:
-            return {}
-        return {point.name: point for point in entry_points(group=self._group)}
+    def _entry_points(self) -> dict[str, list[EntryPoint]]:
+        found: dict[str, list[EntryPoint]] = {}
+        for point in entry_points(group=self._group) if self._group is not None else ():
+            found.setdefault(point.name, []).append(point)
+        return found
 
     def _unknown(self, name: object) -> str:
         known = ", ".join(self.names()) or "none"

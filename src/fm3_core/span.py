@@ -1,7 +1,7 @@
 """Half-open spans of hidden rows, many columns at a time.
 
-A family of spans is a pair of arrays `starts`, `ends` of shape [spans, ...]: span s of a column hides the rows
-`starts[s] <= row < ends[s]`; start == end hides nothing.
+A family of spans is a pair of arrays `starts`, `ends` of shape [spans, ...]: span s of a column hides the
+rows `starts[s] <= row < ends[s]`; start == end hides nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ Vectors: TypeAlias = tuple[Ints, Ints, Ints, Ints]
 _SHIFT = 32
 _LOW_HALF = (1 << _SHIFT) - 1
 
+_COLUMNS_AT_ONCE = 1 << 15
+"""Columns whose temporaries fit the cache."""
+
 
 def union(starts: list[Ints], ends: list[Ints], num_rows: int) -> tuple[Ints, Ints]:
     """Return the union of each column's spans as disjoint spans that do not touch, in ascending order.
@@ -28,34 +31,36 @@ def union(starts: list[Ints], ends: list[Ints], num_rows: int) -> tuple[Ints, In
         num_rows: rows of the mask; an absent span is [num_rows, num_rows), behind all others.
 
     Returns:
-        int64 arrays [spans, ...] of starts and ends.
+        int32 arrays [spans, ...] of starts and ends.
     """
-    packed = [_pack(start, end, num_rows) for start, end in zip(starts, ends, strict=True)]
-    _sort(packed)
-    absent = _absent(num_rows)
-    for i in range(1, len(packed)):
-        before, here = packed[i - 1], packed[i]
-        joined = (here >> _SHIFT) <= (before & _LOW_HALF)
-        longest = np.maximum(before & _LOW_HALF, here & _LOW_HALF)
-        packed[i] = np.where(joined, (before & ~_LOW_HALF) | longest, here)
-        packed[i - 1] = np.where(joined, absent, before)
-    _sort(packed)
-    stacked = np.stack(packed)
-    return stacked >> _SHIFT, stacked & _LOW_HALF
+    shape = starts[0].shape
+    merged_starts = np.empty((len(starts), starts[0].size), dtype=np.int32)
+    merged_ends = np.empty_like(merged_starts)
+    flat_starts, flat_ends = [start.reshape(-1) for start in starts], [end.reshape(-1) for end in ends]
+    for first in range(0, starts[0].size, _COLUMNS_AT_ONCE):
+        columns = slice(first, first + _COLUMNS_AT_ONCE)
+        packed = [
+            _pack(start[columns], end[columns], num_rows)
+            for start, end in zip(flat_starts, flat_ends, strict=True)
+        ]
+        _merge(packed, num_rows)
+        for slot, spans in enumerate(packed):
+            merged_starts[slot, columns], merged_ends[slot, columns] = spans >> _SHIFT, spans & _LOW_HALF
+    return merged_starts.reshape(len(starts), *shape), merged_ends.reshape(len(starts), *shape)
 
 
 def canonical_vectors(starts: Ints, ends: Ints, num_rows: int) -> Vectors:
     """Write at most two disjoint ascending spans a column as the one canonical (lts, lte, uts, ute), int32.
 
-    Two spans: the first is the upper one. One span: the upper slot if it starts at row 0, else the lower slot.
-    An empty upper span is [0, 0), an empty lower one [num_rows, num_rows).
+    Two spans: the first is the upper one. One span: the upper slot if it starts at row 0, else the lower
+    slot. An empty upper span is [0, 0), an empty lower one [num_rows, num_rows).
 
     Args:
         starts: [spans >= 2, ...] as `union` returns them, absent from the third on.
         ends: likewise.
         num_rows: rows of the mask.
     """
-    first_is_upper = (starts[1] < ends[1]) | ((starts[0] == 0) & (ends[0] > 0))
+    first_is_upper = (starts[1] < ends[1]) | (starts[0] == 0)
     uts = np.where(first_is_upper, starts[0], 0)
     ute = np.where(first_is_upper, ends[0], 0)
     lts = np.where(first_is_upper, starts[1], starts[0])
@@ -112,6 +117,19 @@ def _absent(num_rows: int) -> int:
 def _pack(start: Ints, end: Ints, num_rows: int) -> Ints:
     packed = (start.astype(np.int64) << _SHIFT) | end.astype(np.int64)
     return np.where(start < end, packed, _absent(num_rows))
+
+
+def _merge(packed: list[Ints], num_rows: int) -> None:
+    """Merge packed spans in place where they overlap or touch; they come out in ascending order."""
+    _sort(packed)
+    absent = _absent(num_rows)
+    for i in range(1, len(packed)):
+        before, here = packed[i - 1], packed[i]
+        joined = (here >> _SHIFT) <= (before & _LOW_HALF)
+        longest = np.maximum(before & _LOW_HALF, here & _LOW_HALF)
+        packed[i] = np.where(joined, (before & ~_LOW_HALF) | longest, here)
+        packed[i - 1] = np.where(joined, absent, before)
+    _sort(packed)
 
 
 def _sort(packed: list[Ints]) -> None:

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fm3_core.check import require_int
-from fm3_core.counts import RowChunks, num_key_chunks, visible_by_entry
+from fm3_core.counts import RowChunks, num_key_chunks, visible_pairs
 from fm3_core.extrema import BlockExtrema
-from fm3_core.mask import ColumnMask
+from fm3_core.mask import MAX_ROWS, ColumnMask
 from fm3_core.span import Ints
 
 
@@ -25,13 +25,16 @@ def visible_pairs_by_chunk(
     Returns:
         int64 [batch, heads, row chunks, key chunks].
     """
-    size = require_int("chunk_size", chunk_size, minimum=1)
-    key_size = size if key_chunk_size is None else require_int("key_chunk_size", key_chunk_size, minimum=1)
+    size = min(require_int("chunk_size", chunk_size, minimum=1), MAX_ROWS)
+    key_size = size
+    if key_chunk_size is not None:
+        key_size = min(require_int("key_chunk_size", key_chunk_size, minimum=1), MAX_ROWS)
     rows = RowChunks.equal(mask.num_rows, size)
-    visible = np.empty((mask.batch, mask.heads, rows.num_chunks, num_key_chunks(mask, key_size)), dtype=np.int64)
-    entries = np.ndindex(mask.batch, mask.heads)
-    for entry, counted in zip(entries, visible_by_entry(mask, rows, key_size), strict=True):
-        visible[entry] = counted
+    visible = np.empty(
+        (mask.batch, mask.heads, rows.num_chunks, num_key_chunks(mask, key_size)), dtype=np.int64
+    )
+    for cells, counted in visible_pairs(mask, rows, key_size):
+        visible[cells.index] = counted
     return visible
 
 
@@ -46,15 +49,14 @@ def visible_pairs_by_row_range(mask: ColumnMask, bounds: ArrayLike) -> NDArray[n
         int64 [batch, heads, ranges].
     """
     rows = RowChunks.between("bounds", bounds, mask.num_rows)
-    visible = np.empty((mask.batch, mask.heads, rows.num_chunks), dtype=np.int64)
-    entries = np.ndindex(mask.batch, mask.heads)
-    for entry, counted in zip(entries, visible_by_entry(mask, rows, max(mask.num_keys, 1)), strict=True):
-        visible[entry] = counted.sum(axis=1)
+    visible = np.zeros((mask.batch, mask.heads, rows.num_chunks), dtype=np.int64)
+    for cells, counted in visible_pairs(mask, rows, max(mask.num_keys, 1)):
+        visible[cells.batch, cells.head] = counted.sum(axis=1)
     return visible
 
 
 def needs(mask: ColumnMask, *, chunk_size: int) -> NDArray[np.bool_]:
-    """Say which key chunks each row chunk needs: some row of it sees some key there, in any batch entry or head.
+    """Say which key chunks each row chunk needs: a row of it sees a key there, in any batch entry or head.
 
     Args:
         mask: any mask.
@@ -63,10 +65,11 @@ def needs(mask: ColumnMask, *, chunk_size: int) -> NDArray[np.bool_]:
     Returns:
         bool [row chunks, key chunks].
     """
-    rows = RowChunks.equal(mask.num_rows, require_int("chunk_size", chunk_size, minimum=1))
-    needed = np.zeros((rows.num_chunks, num_key_chunks(mask, rows.size)), dtype=np.bool_)
-    for counted in visible_by_entry(mask, rows, rows.size):
-        needed |= counted > 0
+    size = min(require_int("chunk_size", chunk_size, minimum=1), MAX_ROWS)
+    rows = RowChunks.equal(mask.num_rows, size)
+    needed = np.zeros((rows.num_chunks, num_key_chunks(mask, size)), dtype=np.bool_)
+    for cells, counted in visible_pairs(mask, rows, size):
+        needed[:, cells.key_chunks] |= counted > 0
     return needed
 
 
@@ -75,17 +78,18 @@ def block_counts(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Count the key blocks that each block of rows visits, as the extrema rule classifies them.
 
-    The row blocks that the spans of a key block empty, and those that they touch, are ranges of row blocks; their
-    unions are counted by inclusion and exclusion: O(keys + blocks), without a block map.
+    The row blocks that the spans of a key block empty, and those that they touch, are ranges of row blocks;
+    their unions are counted by inclusion and exclusion: O(keys + blocks), without a block map.
 
     Args:
         mask: any mask.
-        row_bounds: row numbers, integers [row blocks + 1] in 0..num_rows, not descending; block i has the rows
-            [row_bounds[i], row_bounds[i + 1]), and one without rows visits nothing.
+        row_bounds: row numbers, integers [row blocks + 1] in 0..num_rows, not descending; block i has the
+            rows [row_bounds[i], row_bounds[i + 1]), and one without rows visits nothing.
         block_keys: key columns of a block; the last may have fewer.
 
     Returns:
-        (full, partial): int64 [batch, heads, row blocks], the numbers that `BlockMap` with method "extrema" shows.
+        (full, partial): int64 [batch, heads, row blocks], the numbers that `BlockMap` with method "extrema"
+        shows.
     """
     rows = RowChunks.between("row_bounds", row_bounds, mask.num_rows)
     extrema = BlockExtrema.from_mask(mask, block_keys)
@@ -117,7 +121,7 @@ def _blocks_touched(starts: Ints, ends: Ints, first_row: Ints, end_row: Ints) ->
 
 
 def _count_in_union(one: tuple[Ints, Ints], other: tuple[Ints, Ints], num_blocks: int) -> NDArray[np.int64]:
-    """Count for each row block the key blocks that have it in either range: int64 [batch, heads, row blocks]."""
+    """Count for each row block the key blocks with it in either range, int64 [batch, heads, row blocks]."""
     both_first = np.maximum(one[0], other[0])
     both = both_first, np.maximum(both_first, np.minimum(one[1], other[1]))
     return _count_in(one, num_blocks) + _count_in(other, num_blocks) - _count_in(both, num_blocks)

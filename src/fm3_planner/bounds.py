@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -41,9 +42,23 @@ def compute_bound(problem: PlanProblem) -> Bound:
     Pigeonhole: of the (q-1)P+1 largest chunks some rank holds q; their q smallest and, as that rank holds
     m = floor(n / P) chunks or more, the m - q smallest of all are what it has at least. (With m = ceil(n / P)
     this would be wrong where P does not divide n, as a rank may own one chunk less.)
+
+    Where groups of layers wait for each other, the bounds of the groups add up.
     """
-    num_ranks, (per_rank, _) = problem.num_ranks, problem.chunks_per_rank
-    descending = sorted(problem.weights.tolist(), reverse=True)
+    best = largest_load_bound(problem.weights.tolist(), problem.num_ranks)
+    if problem.weights_by_group is not None:
+        by_group = [
+            largest_load_bound(weights, problem.num_ranks).value for weights in problem.groups.tolist()
+        ]
+        if sum(by_group) > best.value:
+            best = Bound(sum(by_group), f"groups: the bounds of {len(by_group)} groups of layers add up")
+    return best
+
+
+def largest_load_bound(weights: list[int], num_ranks: int) -> Bound:
+    """Return the bound of `compute_bound` for one group of weights; there are no more ranks than weights."""
+    per_rank = len(weights) // num_ranks
+    descending = sorted(weights, reverse=True)
     total = sum(descending)
     best = Bound(-(-total // num_ranks), f"average: a total of {total} on {num_ranks} ranks")
     if descending[0] > best.value:
@@ -75,8 +90,7 @@ def node_traffic_bound(problem: PlanProblem) -> Bound:
     if problem.cluster.num_nodes == 1:
         return Bound(0, "one node: nothing can cross")
     capacity = node_capacity(problem)
-    used_or_own = problem.needs | np.eye(problem.num_chunks, dtype=np.bool_)
-    num_users = used_or_own.sum(axis=0, dtype=np.int64)
+    num_users = problem.needs.sum(axis=0, dtype=np.int64) + ~problem.needs.diagonal()  # and itself
     by_users = int((problem.chunk_bytes * (-(-num_users // capacity) - 1)).sum())
 
     by_components = 0
@@ -104,19 +118,40 @@ def node_capacity(problem: PlanProblem) -> int:
 
 
 def need_components(problem: PlanProblem) -> list[list[int]]:
-    """Return the connected components of the need graph, by their first chunk, each ascending."""
-    linked = problem.needs | problem.needs.T
-    unseen = np.ones(problem.num_chunks, dtype=np.bool_)
-    components = []
-    for first in range(problem.num_chunks):
-        if not unseen[first]:
-            continue
-        unseen[first] = False
-        frontier = np.array([first])
-        found = [first]
-        while len(frontier):
-            frontier = np.flatnonzero(linked[frontier].any(axis=0) & unseen)
-            unseen[frontier] = False
-            found.extend(frontier.tolist())
-        components.append(sorted(found))
-    return components
+    """Return the connected components of the need graph, by their first chunk, each ascending.
+
+    Sets of chunks are Python integers: a row of needs joins the components that it meets, so that no column,
+    slow to reach in memory, is looked at.
+    """
+    packed = np.packbits(problem.needs, axis=1, bitorder="little")
+    first_of: list[int] = list(range(problem.num_chunks))  # a chunk of the same component, or itself
+    members: dict[int, int] = {}
+    seen = 0
+    for chunk in range(problem.num_chunks):
+        row = int.from_bytes(packed[chunk].tobytes(), "little") | 1 << chunk
+        joined, met = row & ~seen, row & seen
+        for new in _members(joined):
+            first_of[new] = chunk
+        while met:
+            first = _lowest(met)
+            while first not in members:
+                first = first_of[first]
+            joined |= members[first]
+            met &= ~members.pop(first)
+            first_of[first] = chunk
+        first_of[chunk] = chunk
+        members[chunk] = joined
+        seen |= joined
+    return sorted(list(_members(component)) for component in members.values())
+
+
+def _members(chunks: int) -> Iterator[int]:
+    """Yield the members of a set, ascending."""
+    while chunks:
+        yield _lowest(chunks)
+        chunks &= chunks - 1
+
+
+def _lowest(chunks: int) -> int:
+    """Return the least member of a set that is not empty."""
+    return (chunks & -chunks).bit_length() - 1

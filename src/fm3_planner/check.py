@@ -8,6 +8,7 @@ from fm3_core.errors import PlanError
 from fm3_planner.exact.brute_force import BruteForce
 from fm3_planner.problem import PlanProblem
 from fm3_planner.result import PlanResult, Status
+from fm3_planner.stage import Figure, Stop
 
 
 def check_plan(problem: PlanProblem, result: PlanResult) -> None:
@@ -31,8 +32,8 @@ def check_plan(problem: PlanProblem, result: PlanResult) -> None:
     _check_chunks(problem, chunks_by_rank)
     _check_cost(problem, result)
     _check_bounds(problem, result)
-    optimal = result.cost.compute == result.bounds.compute.value
-    _same("status", result.status, Status.OPTIMAL if optimal else Status.FEASIBLE)
+    _check_stages(result)
+    _same("status", result.status, _status(result))
     if result.stats.moves < 0 or result.stats.planning_seconds < 0:
         raise PlanError(f"stats must not be negative, got {result.stats}")
 
@@ -57,7 +58,11 @@ def _check_cost(problem: PlanProblem, result: PlanResult) -> None:
     ranks = range(len(chunks_by_rank))
     loads = [sum(weights[chunk] for chunk in chunks_by_rank[rank]) for rank in ranks]
     _same("cost.loads", cost.loads, tuple(loads))
-    _same("cost.compute", cost.compute, max(loads))
+    compute = sum(
+        max(sum(weights_of_group[chunk] for chunk in chunks_by_rank[rank]) for rank in ranks)
+        for weights_of_group in _weights_by_group(problem)
+    )
+    _same("cost.compute", cost.compute, compute)
 
     needed_by_rank: list[set[int]] = []
     for rank in ranks:
@@ -103,9 +108,41 @@ def _check_bounds(problem: PlanProblem, result: PlanResult) -> None:
             raise PlanError(f"bounds.{name} has no reason")
 
 
+def _check_stages(result: PlanResult) -> None:
+    """Check what an exact planner says of its search against the plan's own figures."""
+    for index, stage in enumerate(result.stages):
+        if not 0 <= stage.bound <= stage.value <= stage.allowed:
+            raise PlanError(f"stages[{index}] must satisfy 0 <= bound <= value <= allowed, got {stage}")
+        figure = getattr(result.cost, stage.figure.value)
+        if figure > stage.allowed:
+            raise PlanError(f"stages[{index}].allowed is {stage.allowed}, the plan has {figure}")
+    if result.stages:
+        last = result.stages[-1]
+        _same(f"stages[{len(result.stages) - 1}].value", last.value, getattr(result.cost, last.figure.value))
+
+
+def _status(result: PlanResult) -> Status:
+    stops = {stage.stop for stage in result.stages if stage.value > stage.bound}
+    if stops:
+        return Status.CLOCK if Stop.CLOCK in stops else Status.WORK_LIMIT
+    if result.stages and {stage.figure for stage in result.stages} != {Figure.COMPUTE}:
+        return Status.PROVED
+    return Status.OPTIMAL if result.cost.compute == result.bounds.compute.value else Status.FEASIBLE
+
+
 def _compute_bound(problem: PlanProblem) -> int:
+    """Return the larger of the bound of the sums and the sum of the groups' bounds."""
+    of_sums = _bound_of_weights(problem, problem.weights.tolist())
+    return max(of_sums, sum(_bound_of_weights(problem, weights) for weights in _weights_by_group(problem)))
+
+
+def _weights_by_group(problem: PlanProblem) -> list[list[int]]:
+    by_group = problem.weights_by_group
+    return [problem.weights.tolist()] if by_group is None else by_group.tolist()
+
+
+def _bound_of_weights(problem: PlanProblem, weights: list[int]) -> int:
     """Return the largest of average, largest chunk and pigeonhole, each from its definition."""
-    weights: list[int] = problem.weights.tolist()
     num_ranks = problem.cluster.num_ranks
     fewest = len(weights) // num_ranks
     candidates = [(sum(weights) + num_ranks - 1) // num_ranks, max(weights)]

@@ -7,12 +7,13 @@ import time
 from fm3_core.errors import PlanError
 from fm3_planner.base import Planner, accept
 from fm3_planner.bounds import Bounds, lower_bounds
-from fm3_planner.cost import plan_cost
+from fm3_planner.cost import PlanCost, plan_cost
 from fm3_planner.problem import PlanProblem
 from fm3_planner.registry import planners
 from fm3_planner.result import PlanResult, PlanStats, status_of
+from fm3_planner.stage import Stage
 
-DEFAULT_PLANNER = "lpt"
+DEFAULT_PLANNER = "hcc_ipo"
 
 
 def plan(problem: PlanProblem, planner: str | Planner = DEFAULT_PLANNER) -> PlanResult:
@@ -45,17 +46,35 @@ def plan(problem: PlanProblem, planner: str | Planner = DEFAULT_PLANNER) -> Plan
             f"planner {name!r}: its compute_bound says that no plan has a load below {proved.value}, "
             f"but its own plan has {cost.compute}"
         )
+    _refuse_unkept_stages(name, details.stages, cost)
     if proved is not None and proved.value > bounds.compute.value:
         bounds = Bounds(compute=proved, node_traffic=bounds.node_traffic)
     return PlanResult(
         partition=partition,
-        status=status_of(cost, bounds),
+        status=status_of(cost, bounds, details.stages),
         cost=cost,
         bounds=bounds,
         stats=PlanStats(planner=name, moves=int(details.moves), planning_seconds=planning_seconds),
         cluster=problem.cluster,
         fingerprint=problem.fingerprint,
+        stages=details.stages,
     )
+
+
+def _refuse_unkept_stages(planner: str, stages: tuple[Stage, ...], cost: PlanCost) -> None:
+    """Refuse a plan that does not have what its stages say that it has."""
+    for index, stage in enumerate(stages):
+        figure = getattr(cost, stage.figure.value)
+        if figure > stage.allowed:
+            raise PlanError(
+                f"planner {planner!r}: stages[{index}] allows a {stage.figure.value} of {stage.allowed}, "
+                f"but its plan has {figure}"
+            )
+        if index == len(stages) - 1 and figure != stage.value:
+            raise PlanError(
+                f"planner {planner!r}: stages[{index}] says a {stage.figure.value} of {stage.value}, "
+                f"but its plan has {figure}"
+            )
 
 
 def _resolve(planner: str | Planner) -> tuple[str, Planner]:

@@ -14,11 +14,13 @@ from fm3_core.check import require_int
 from fm3_core.cluster import Cluster
 from fm3_core.errors import PlanError
 from fm3_core.mask import ColumnMask
+from fm3_core.workload import needs as needed_chunks
 from fm3_planner.weights import CostWeights, chunk_weights
 
 INT64_MAX = int(np.iinfo(np.int64).max)
 DEFAULT_HEAD_DIM = 128
 _DEFAULT_COST = CostWeights()
+_COMPUTE = ("largest_sum", "sum_of_maxima")
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +39,9 @@ class PlanProblem:
         chunk_size: tokens of a chunk; the last chunk may be shorter.
         fingerprint: of the mask that the problem was made from; those of several masks are joined by "+"; ""
             for a problem that was made from no mask.
+        weights_by_group: int64 [groups, chunks] whose sum over groups is `weights`, or None. Where given,
+            ranks wait for each other after each group of layers: the compute load of a plan is the sum over
+            groups of the largest load of a rank, not the largest sum.
 
     Raises:
         PlanError: a field breaks its rule; the message names the field, the index, the value and the rule.
@@ -49,6 +54,7 @@ class PlanProblem:
     num_tokens: int
     chunk_size: int
     fingerprint: str = ""
+    weights_by_group: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         """Validate and copy every field."""
@@ -64,7 +70,15 @@ class PlanProblem:
         object.__setattr__(self, "weights", _int64_vector("weights", self.weights, num_chunks))
         object.__setattr__(self, "chunk_bytes", _int64_vector("chunk_bytes", self.chunk_bytes, num_chunks))
         object.__setattr__(self, "needs", _bool_square("needs", self.needs, num_chunks))
+        if self.weights_by_group is not None:
+            groups = _groups("weights_by_group", self.weights_by_group, self.weights)
+            object.__setattr__(self, "weights_by_group", groups)
         self._refuse_overflow()
+
+    @property
+    def groups(self) -> NDArray[np.int64]:
+        """Weights of the groups of layers that end together, int64 [groups, chunks]; one group by default."""
+        return self.weights[None, :] if self.weights_by_group is None else self.weights_by_group
 
     @property
     def num_chunks(self) -> int:
@@ -134,6 +148,7 @@ class PlanProblem:
         kv_heads: int | None = None,
         head_dim: int | None = None,
         element_bytes: int = 2,
+        compute: str = "largest_sum",
     ) -> PlanProblem:
         """Make one problem of a model whose layers have different masks: one placement for all layers.
 
@@ -150,10 +165,15 @@ class PlanProblem:
             kv_heads: heads of k and v, a divisor of query_heads; None: query_heads.
             head_dim: elements of one head of k and of v; None: 128.
             element_bytes: bytes of an element as it travels.
+            compute: "largest_sum": the load is the largest sum over all layers, right where ranks may run
+                ahead of each other; "sum_of_maxima": the sum over `layers` of the largest load of a layer,
+                right where every layer's exchange makes them wait.
 
         Raises:
             PlanError: an argument breaks its rule, or the problem is not one (see the class).
         """
+        if compute not in _COMPUTE:
+            raise PlanError(f"compute must be one of {', '.join(_COMPUTE)}, got {compute!r}")
         checked = [_checked_layer(index, layer) for index, layer in enumerate(layers)]
         if not checked:
             raise PlanError("layers must name at least one (mask, num_layers, cost), got none")
@@ -172,9 +192,7 @@ class PlanProblem:
             raise PlanError(f"query_heads={query_heads} must be a multiple of kv_heads={kv_heads}")
         num_chunks = _count_chunks(num_tokens, chunk_size, cluster)
 
-        from fm3_core.workload import needs as needed_chunks
-
-        weights = [0] * num_chunks
+        weights_of_layers = []
         needs = np.zeros((num_chunks, num_chunks), dtype=np.bool_)
         for index, (mask, num_layers, cost) in enumerate(checked):
             if query_heads % mask.heads:
@@ -183,9 +201,10 @@ class PlanProblem:
                 )
             times = num_layers * (batch // mask.batch)
             of_mask = chunk_weights(mask, chunk_size=chunk_size, cost=cost, query_heads=query_heads)
-            weights = [total + times * weight for total, weight in zip(weights, of_mask, strict=True)]
+            weights_of_layers.append([times * weight for weight in of_mask])
             needs |= needed_chunks(mask, chunk_size=chunk_size)
 
+        weights = [sum(of_chunk) for of_chunk in zip(*weights_of_layers, strict=True)]
         token_bytes = 2 * batch * kv_heads * head_dim * element_bytes
         lengths = [min(chunk_size, num_tokens - chunk * chunk_size) for chunk in range(num_chunks)]
         return cls(
@@ -196,6 +215,7 @@ class PlanProblem:
             num_tokens=num_tokens,
             chunk_size=chunk_size,
             fingerprint="+".join(dict.fromkeys(mask.fingerprint for mask, _, _ in checked)),
+            weights_by_group=weights_of_layers if compute == "sum_of_maxima" else None,  # type: ignore[arg-type]
         )
 
     def _refuse_overflow(self) -> None:
@@ -252,6 +272,25 @@ def _int64_vector(name: str, values: Any, length: int) -> NDArray[np.int64]:
     copy = np.array([int(value) for value in entries], dtype=np.int64)
     copy.flags.writeable = False
     return copy
+
+
+def _groups(name: str, values: Any, weights: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return a read-only int64 matrix [groups, chunks] that sums to the weights, or raise."""
+    try:
+        rows = list(values)
+    except TypeError:
+        raise PlanError(f"{name} must be a matrix of integers, got {values!r}") from None
+    if not rows:
+        raise PlanError(f"{name} must have at least one group, got none")
+    checked = [_int64_vector(f"{name}[{index}]", row, len(weights)) for index, row in enumerate(rows)]
+    for chunk, of_chunk in enumerate(zip(*(row.tolist() for row in checked), strict=True)):
+        if sum(of_chunk) != weights[chunk]:
+            raise PlanError(
+                f"{name} of chunk {chunk} sum to {sum(of_chunk)}, the chunk's weight is {weights[chunk]}"
+            )
+    groups = np.stack(checked)
+    groups.flags.writeable = False
+    return groups
 
 
 def _bool_square(name: str, values: Any, length: int) -> NDArray[np.bool_]:

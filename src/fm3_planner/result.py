@@ -10,6 +10,7 @@ from fm3_core.mask import ColumnMask
 from fm3_core.partition import Partition
 from fm3_planner.bounds import Bound, Bounds
 from fm3_planner.cost import PlanCost
+from fm3_planner.stage import Figure, Stage, Stop
 
 
 class Status(Enum):
@@ -17,6 +18,15 @@ class Status(Enum):
 
     OPTIMAL = "optimal: the compute load equals its lower bound, so no plan has a smaller one"
     FEASIBLE = "feasible: the plan keeps every rule; its compute load is above the lower bound"
+    PROVED = "proved: no plan is better by the figures that were asked for, taken in their order"
+    WORK_LIMIT = (
+        "stopped at a work limit: the plan keeps every rule, its stages say how far it may be from the best; "
+        "the same limit gives the same plan again"
+    )
+    CLOCK = (
+        "stopped by the clock: the plan keeps every rule, its stages say how far it may be from the best; "
+        "another run may give another plan, so plan once and share the result"
+    )
 
     def __str__(self) -> str:
         """Return the sentence."""
@@ -63,6 +73,7 @@ class PlanResult:
         stats: planner, moves and time.
         cluster: the ranks and nodes that it was made for.
         fingerprint: of the mask that it was made for, as in the problem.
+        stages: what an exact planner reached and proved, figure after figure; () for a heuristic.
     """
 
     partition: Partition
@@ -72,6 +83,7 @@ class PlanResult:
     stats: PlanStats
     cluster: Cluster
     fingerprint: str
+    stages: tuple[Stage, ...] = ()
 
     @property
     def gaps(self) -> Gaps:
@@ -81,13 +93,24 @@ class PlanResult:
             node_traffic=_gap(self.cost.node_traffic, self.bounds.node_traffic),
         )
 
+    def explain(self) -> str:
+        """Return a few plain lines: what the plan costs, what is known of the best, and what it took."""
+        return explanation(self)
+
     def was_made_for(self, mask: ColumnMask) -> bool:
         """Say whether `mask` is the mask, or one of the masks, that the plan was made for."""
         return mask.fingerprint in self.fingerprint.split("+")
 
 
-def status_of(cost: PlanCost, bounds: Bounds) -> Status:
-    """Return what the figures prove about a plan."""
+def status_of(cost: PlanCost, bounds: Bounds, stages: tuple[Stage, ...] = ()) -> Status:
+    """Return what the figures and the stages of an exact search prove about a plan."""
+    open_stages = [stage for stage in stages if not stage.is_proved]
+    if any(stage.stop is Stop.CLOCK for stage in open_stages):
+        return Status.CLOCK
+    if open_stages:
+        return Status.WORK_LIMIT
+    if any(stage.figure is not Figure.COMPUTE for stage in stages):
+        return Status.PROVED
     return Status.OPTIMAL if cost.compute == bounds.compute.value else Status.FEASIBLE
 
 
@@ -95,3 +118,37 @@ def _gap(figure: int, bound: Bound) -> float:
     if figure == bound.value:
         return 0.0
     return (figure - bound.value) / bound.value if bound.value else float("inf")
+
+
+def explanation(result: PlanResult) -> str:
+    """Return a plan in a few plain lines."""
+    cost, bounds, gaps, stats = result.cost, result.bounds, result.gaps, result.stats
+    counts = [len(chunks) for chunks in result.partition.chunks_by_rank]
+    per_rank = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} or {max(counts)}"
+    heaviest = max(range(len(cost.loads)), key=lambda rank: (cost.loads[rank], -rank))
+    lines = [
+        f"{stats.planner} placed {result.partition.num_chunks} chunks of {result.partition.chunk_size} "
+        f"tokens on {result.cluster.num_ranks} ranks in {_plural(result.cluster.num_nodes, 'node')}, "
+        f"{per_rank} chunks a rank.",
+        f"Compute: the slowest rank has {cost.compute} (rank {heaviest} is the heaviest), "
+        f"{_above(gaps.compute)} {bounds.compute.value} ({bounds.compute.reason}).",
+        f"Between nodes: {cost.node_traffic} bytes, {_above(gaps.node_traffic)} {bounds.node_traffic.value} "
+        f"({bounds.node_traffic.reason}).",
+        f"Between ranks: {cost.rank_traffic} bytes; the largest receive buffer has {cost.buffer_bytes}.",
+        f"Status: {result.status}.",
+        *(f"Stage {index}: {stage}." for index, stage in enumerate(result.stages, start=1)),
+        f"Planning took {1000 * stats.planning_seconds:.3g} ms and {_plural(stats.moves, 'move')}.",
+    ]
+    return "\n".join(lines)
+
+
+def _above(gap: float) -> str:
+    if gap == 0:
+        return "which is the lower bound"
+    if gap == float("inf"):
+        return "where the lower bound is"
+    return f"{gap:.2%} above the lower bound"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -10,8 +10,16 @@ from numpy.typing import NDArray
 from fm3_core.check import require_int
 from fm3_core.errors import PlanError
 from fm3_core.mask import ColumnMask
+from fm3_core.workload import block_counts
 
-_COSTS = ("full_forward", "partial_forward", "full_backward", "partial_backward")
+_COSTS = (
+    "full_forward",
+    "partial_forward",
+    "full_backward",
+    "partial_backward",
+    "row_block_forward",
+    "row_block_backward",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +34,8 @@ class CostWeights:
         partial_forward: forward cost of a block that the mask cuts.
         full_backward: backward cost of a wholly visible block; 0 where no backward runs.
         partial_backward: backward cost of a block that the mask cuts; 0 where no backward runs.
+        row_block_forward: forward cost of a block of rows before it visits any key: loading q, storing out.
+        row_block_backward: the same in backward.
         block_rows: query rows of the block that these are the costs of.
         block_keys: keys of that block.
         provenance: where the numbers come from, one sentence.
@@ -38,6 +48,8 @@ class CostWeights:
     partial_forward: int = 22
     full_backward: int = 50
     partial_backward: int = 55
+    row_block_forward: int = 0
+    row_block_backward: int = 0
     block_rows: int = 128
     block_keys: int = 128
     provenance: str = (
@@ -63,6 +75,11 @@ class CostWeights:
         """Forward and backward cost of a block that the mask cuts."""
         return int(self.partial_forward) + int(self.partial_backward)
 
+    @property
+    def row_block(self) -> int:
+        """Forward and backward cost of a block of rows beside the key blocks that it visits."""
+        return int(self.row_block_forward) + int(self.row_block_backward)
+
 
 def chunk_weights(mask: ColumnMask, *, chunk_size: int, cost: CostWeights, query_heads: int) -> list[int]:
     """Return the cost of each query chunk: its visited blocks, over batch entries and query heads.
@@ -82,15 +99,16 @@ def chunk_weights(mask: ColumnMask, *, chunk_size: int, cost: CostWeights, query
     """
     block_rows, block_keys = min(cost.block_rows, chunk_size), min(cost.block_keys, chunk_size)
     bounds, first_block = row_bounds(mask.num_rows, chunk_size, block_rows)
-    from fm3_core.workload import block_counts
-
     full, partial = block_counts(mask, bounds, block_keys)
     heads_per_mask_head = query_heads // mask.heads
     full_by_chunk = np.add.reduceat(full.sum(axis=(0, 1)), first_block)
     partial_by_chunk = np.add.reduceat(partial.sum(axis=(0, 1)), first_block)
+    row_blocks = np.diff([*first_block.tolist(), len(bounds) - 1]) * mask.batch * mask.heads
     return [
-        heads_per_mask_head * (num_full * cost.full + num_partial * cost.partial)
-        for num_full, num_partial in zip(full_by_chunk.tolist(), partial_by_chunk.tolist(), strict=True)
+        heads_per_mask_head * (num_full * cost.full + num_partial * cost.partial + num_rows * cost.row_block)
+        for num_full, num_partial, num_rows in zip(
+            full_by_chunk.tolist(), partial_by_chunk.tolist(), row_blocks.tolist(), strict=True
+        )
     ]
 
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from hypothesis import strategies as st
+
 from fm3_core import Cluster
 from fm3_planner import PlanProblem
-from hypothesis import strategies as st
 
 MakeProblem = Callable[..., PlanProblem]
 
@@ -23,6 +24,7 @@ def _make_problem(
     num_tokens: int | None = None,
     chunk_size: int = 1,
     fingerprint: str = "",
+    groups: np.ndarray | None = None,
 ) -> PlanProblem:
     num_chunks = len(weights)
     return PlanProblem(
@@ -33,6 +35,7 @@ def _make_problem(
         num_tokens=num_chunks * chunk_size if num_tokens is None else num_tokens,
         chunk_size=chunk_size,
         fingerprint=fingerprint,
+        weights_by_group=groups,
     )
 
 

@@ -6,10 +6,11 @@ import itertools
 
 import numpy as np
 import pytest
-from fm3_core import Partition
-from fm3_planner import lower_bounds, plan, plan_cost
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from fm3_core import Partition
+from fm3_planner import lower_bounds, plan, plan_cost
 
 
 @pytest.mark.parametrize(
@@ -18,12 +19,24 @@ from hypothesis import strategies as st
         ([8, 7, 6, 5, 4, 2, 2, 2], 2, 18, "average: a total of 36 on 2 ranks"),
         ([1, 1, 1, 1, 1], 3, 2, "average: a total of 5 on 3 ranks"),
         ([9, 1, 1], 3, 9, "largest chunk: one chunk alone costs 9"),
-        ([9, 1, 1, 1], 2, 10, "pigeonhole: one of 2 ranks owns 1 of the 1 largest chunks and 1 chunks or more"),
-        ([5, 5, 5, 0], 2, 10, "pigeonhole: one of 2 ranks owns 2 of the 3 largest chunks and 0 chunks or more"),
+        (
+            [9, 1, 1, 1],
+            2,
+            10,
+            "pigeonhole: one of 2 ranks owns 1 of the 1 largest chunks and 1 chunks or more",
+        ),
+        (
+            [5, 5, 5, 0],
+            2,
+            10,
+            "pigeonhole: one of 2 ranks owns 2 of the 3 largest chunks and 0 chunks or more",
+        ),
         ([0, 0, 0], 2, 0, "average: a total of 0 on 2 ranks"),
     ],
 )
-def test_the_compute_bound_is_the_largest_and_gives_its_reason(make_problem, weights, num_ranks, value, reason):
+def test_the_compute_bound_is_the_largest_and_gives_its_reason(
+    make_problem, weights, num_ranks, value, reason
+):
     bound = lower_bounds(make_problem(weights, num_ranks)).compute
     assert bound.value == value
     assert bound.reason.startswith(reason)
@@ -86,7 +99,9 @@ def test_the_node_traffic_bound_never_exceeds_the_least_traffic_of_all_placement
 def test_a_key_chunk_with_more_users_than_a_node_holds_must_cross(make_problem):
     needs = np.zeros((6, 6), dtype=bool)
     needs[:, 0] = True
-    bound = lower_bounds(make_problem([1] * 6, 3, 1, needs=needs, chunk_bytes=[7, 1, 1, 1, 1, 1])).node_traffic
+    bound = lower_bounds(
+        make_problem([1] * 6, 3, 1, needs=needs, chunk_bytes=[7, 1, 1, 1, 1, 1])
+    ).node_traffic
     assert bound.value == 14
     assert bound.reason.startswith("users: key chunks with more users than the 2 chunks of a node")
 
@@ -95,7 +110,9 @@ def test_a_chain_of_chunks_longer_than_a_node_must_cross(make_problem):
     needs = np.eye(6, dtype=bool) | np.eye(6, k=-1, dtype=bool)
     bound = lower_bounds(make_problem([1] * 6, 3, 1, needs=needs)).node_traffic
     assert bound.value == 20
-    assert bound.reason.startswith("components: chunks connected by need are more than the 2 chunks of a node")
+    assert bound.reason.startswith(
+        "components: chunks connected by need are more than the 2 chunks of a node"
+    )
 
 
 def test_a_cheap_chunk_that_nobody_else_uses_does_not_weaken_the_bound_of_its_component(make_problem):

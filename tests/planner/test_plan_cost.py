@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from fm3_core import Partition
-from fm3_planner import plan, plan_cost
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from fm3_core import Partition
+from fm3_planner import plan, plan_cost
 
 
 def test_figures_of_a_plan_worked_by_hand(make_problem):

@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+
 from fm3_core import Cluster, PlanError
 from fm3_planner import PlanProblem
 
@@ -39,7 +40,9 @@ def test_fields_may_be_given_by_position_in_the_documented_order():
 
 
 def test_small_unsigned_and_signed_integers_become_int64():
-    problem = PlanProblem(**_fields(weights=np.array([1, 2, 3, 4], np.uint8), chunk_bytes=np.zeros(4, np.int16)))
+    problem = PlanProblem(
+        **_fields(weights=np.array([1, 2, 3, 4], np.uint8), chunk_bytes=np.zeros(4, np.int16))
+    )
     assert (problem.weights.dtype, problem.chunk_bytes.dtype) == (np.int64, np.int64)
 
 
@@ -60,23 +63,35 @@ def test_a_problem_is_frozen_and_keeps_no_reference_to_the_callers_arrays():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"weights": [3, -1, 2, -5]}, r"weights\[1\] must be an integer in 0..\d+, got -1 \(2 of 4 are wrong\)"),
+        (
+            {"weights": [3, -1, 2, -5]},
+            r"weights\[1\] must be an integer in 0..\d+, got -1 \(2 of 4 are wrong\)",
+        ),
         ({"weights": [3, 1.0, 2, 5]}, r"weights\[1\] must be an integer .*, got 1.0 \(1 of 4"),
         ({"weights": [3, float("nan"), 2, 5]}, r"weights\[1\] must be an integer .*, got nan"),
         ({"weights": [3, True, 2, 5]}, r"weights\[1\] must be an integer .*, got True"),
-        ({"weights": [3, 2**63, 2, 5]}, r"weights\[1\] must be an integer in 0..9223372036854775807, got 92233"),
+        (
+            {"weights": [3, 2**63, 2, 5]},
+            r"weights\[1\] must be an integer in 0..9223372036854775807, got 92233",
+        ),
         ({"weights": np.array([1.0, 2, 3, 4])}, "weights must be integers, got an array of float64"),
         ({"weights": np.array([1, 0, 1, 1], bool)}, "weights must be integers, got an array of bool"),
         ({"weights": np.array([1, 2, 3, 2**63], np.uint64)}, r"weights\[3\] must be an integer in 0"),
         ({"weights": [1, 2, 3]}, r"weights must have shape \[4\], one value a chunk, got \[3\]"),
-        ({"weights": np.ones((2, 2), int)}, r"weights must have shape \[4\], one value a chunk, got \[2, 2\]"),
+        (
+            {"weights": np.ones((2, 2), int)},
+            r"weights must have shape \[4\], one value a chunk, got \[2, 2\]",
+        ),
         ({"weights": 7}, "weights must be a vector of integers, got 7"),
         ({"weights": []}, r"weights must have shape \[4\], one value a chunk, got \[0\]"),
         ({"chunk_bytes": [8, 8, -8, 4]}, r"chunk_bytes\[2\] must be an integer in 0"),
         ({"chunk_bytes": [8, 8, 8]}, r"chunk_bytes must have shape \[4\], one value a chunk, got \[3\]"),
         ({"needs": np.eye(4, dtype=int)}, "needs must be bool, got int64"),
         ({"needs": np.ones((4, 3), bool)}, r"needs must have shape \[4, 4\], got \[4, 3\]"),
-        ({"needs": [[True], [True, False]]}, r"needs must be a bool matrix \[4, 4\], got rows of unequal length"),
+        (
+            {"needs": [[True], [True, False]]},
+            r"needs must be a bool matrix \[4, 4\], got rows of unequal length",
+        ),
         ({"cluster": 2}, "cluster must be a Cluster, got int"),
         ({"num_tokens": 0}, "num_tokens must be >= 1, got 0"),
         ({"num_tokens": 7.0}, r"num_tokens must be an integer, got 7.0 \(float\)"),
@@ -102,5 +117,5 @@ def test_weights_whose_sum_just_fits_int64_are_planned_exactly():
 
 
 def test_bytes_whose_traffic_overflows_int64_are_refused():
-    with pytest.raises(PlanError, match="chunk_bytes sum to .* over 2 ranks, more than int64 holds"):
+    with pytest.raises(PlanError, match=r"chunk_bytes sum to .* over 2 ranks, more than int64 holds"):
         PlanProblem(**_fields(chunk_bytes=[INT64_MAX // 2, 9, 0, 0]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+
 from fm3_core import patterns
 from fm3_planner import Status, plan
 
@@ -21,7 +22,7 @@ def test_results_are_equal_whatever_time_planning_took(make_problem):
 
 def test_the_result_carries_cluster_and_fingerprint_of_its_problem(make_problem):
     problem = make_problem([3, 1, 2, 5], 2, 1, fingerprint="abc")
-    result = plan(problem)
+    result = plan(problem, "lpt")
     assert (result.cluster, result.fingerprint) == (problem.cluster, "abc")
     assert result.stats.moves == 4
     assert result.stats.planning_seconds >= 0

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fm3_core import PartitionError, PlanError, Partition, UnknownNameError
+
+from fm3_core import Partition, PartitionError, PlanError, UnknownNameError
 from fm3_planner import Assignment, Bound, Planner, Status, check_plan, plan, planners
 
 
@@ -52,7 +53,10 @@ def test_chunk_ids_by_rank_become_an_ascending_partition_with_figures(problem, a
     [
         ([[0, 1], [1, 2]], r"chunk 1 is a duplicate: rank 0 has it and rank 1 again \(1 duplicates\)"),
         ([[0, 0], [1, 2]], "chunk 0 is a duplicate: rank 0 has it and rank 0 again"),
-        ([[0], [1, 2]], r"chunk 3 is missing: no rank of 0..1 has it; rank 0 has the fewest chunks, 1 \(1 of 4"),
+        (
+            [[0], [1, 2]],
+            r"chunk 3 is missing: no rank of 0..1 has it; rank 0 has the fewest chunks, 1 \(1 of 4",
+        ),
         ([[], []], r"chunk 0 is missing: .* \(4 of 4 chunks are missing\)"),
         (Assignment(chunks_by_rank=[[0, 3], [2, 1]]), "rank 1 is unsorted: chunk 1 follows chunk 2"),
         ([[0, 1], [2, 4]], "rank 1 has chunk 4, out of range; chunks are 0..3"),
@@ -113,7 +117,9 @@ def test_a_planner_that_writes_into_the_problem_is_stopped(problem):
 
 @pytest.mark.parametrize(("thing", "shown"), [(7, "7"), (Says, "Says"), (None, "None")])
 def test_what_is_no_planner_is_refused(problem, thing, shown):
-    with pytest.raises(PlanError, match=rf"planner must be a name or an object with assign\(problem\), got .*{shown}"):
+    with pytest.raises(
+        PlanError, match=rf"planner must be a name or an object with assign\(problem\), got .*{shown}"
+    ):
         plan(problem, thing)
 
 
@@ -123,7 +129,9 @@ def test_what_is_no_problem_is_refused():
 
 
 def test_an_unknown_name_lists_the_known_ones(problem):
-    with pytest.raises(UnknownNameError, match="unknown planner 'best'; known: .*contiguous, .*lpt, .*zigzag"):
+    with pytest.raises(
+        UnknownNameError, match=r"unknown planner 'best'; known: .*contiguous, .*lpt, .*zigzag"
+    ):
         plan(problem, "best")
 
 

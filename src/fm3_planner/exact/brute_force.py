@@ -32,16 +32,19 @@ class BruteForce:
                 f"brute_force tries every placement of at most {self.max_chunks} chunks, the problem has "
                 f"{problem.num_chunks}; use a heuristic planner"
             )
-        weights = problem.weights.tolist()
-        num_tried, least = 0, sum(weights) + 1
+        groups = problem.groups.tolist()
+        num_tried, least = 0, sum(problem.weights.tolist()) + 1
         best: tuple[int, ...] = ()
         for owners in placements(problem):
             num_tried += 1
-            loads = [0] * problem.num_ranks
-            for chunk, rank in enumerate(owners):
-                loads[rank] += weights[chunk]
-            if max(loads) < least:
-                least, best = max(loads), owners
+            compute = 0
+            for weights in groups:
+                loads = [0] * problem.num_ranks
+                for chunk, rank in enumerate(owners):
+                    loads[rank] += weights[chunk]
+                compute += max(loads)
+            if compute < least:
+                least, best = compute, owners
         return Assignment(
             chunks_by_rank=[
                 [chunk for chunk, owner in enumerate(best) if owner == rank]

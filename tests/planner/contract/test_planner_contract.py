@@ -12,6 +12,7 @@ import sys
 
 import numpy as np
 import pytest
+
 from fm3_core import Cluster, Fm3Error, PlanError
 from fm3_planner import PlanProblem, check_plan, plan, planners
 
@@ -73,7 +74,7 @@ def require_equal_counts(planner, problem):
 
 
 def require_repeatable(planner, problem):
-    """The same integers give the same plan: asked again, asked after other problems, and from equal copies."""
+    """The same integers give the same plan: asked again, after other problems, and from equal copies."""
     first = plan(problem, planner)
     plan(PROBLEMS["all weights equal"], planner)
     copy = PlanProblem(
@@ -232,7 +233,13 @@ class _Writes:
 )
 @pytest.mark.parametrize(
     "rule",
-    [require_equal_counts, require_repeatable, require_above_bounds, require_checked, require_arrays_untouched],
+    [
+        require_equal_counts,
+        require_repeatable,
+        require_above_bounds,
+        require_checked,
+        require_arrays_untouched,
+    ],
 )
 def test_a_plug_in_with_a_wrong_answer_is_refused_by_name_under_every_rule(rule, planner, message):
     with pytest.raises(Fm3Error, match=message):

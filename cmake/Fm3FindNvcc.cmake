@@ -1,0 +1,48 @@
+# fm3_find_nvcc(<nvcc> <version> <why not>)
+#
+# Looks for a CUDA compiler where a user would say that it is: CMAKE_CUDA_COMPILER, the environment's CUDACXX, PATH,
+# and last where the toolkit installs itself. Sets its path and version, and <why not> to a sentence where there is none
+# to use, else to nothing. It is asked before CMake's own language check, which cannot say "too old".
+
+set(FM3_OLDEST_NVCC "12.8")
+
+function(fm3_find_nvcc nvcc_name version_name why_not_name)
+  set(${nvcc_name} "" PARENT_SCOPE)
+  set(${version_name} "" PARENT_SCOPE)
+  if(FM3_CUDA STREQUAL "OFF")
+    set(${why_not_name} "FM3_CUDA=OFF" PARENT_SCOPE)
+    return()
+  endif()
+
+  if(CMAKE_CUDA_COMPILER)
+    set(nvcc "${CMAKE_CUDA_COMPILER}")
+  elseif(DEFINED ENV{CUDACXX})
+    set(nvcc "$ENV{CUDACXX}")
+  else()
+    find_program(FM3_NVCC nvcc HINTS ENV PATH PATHS /usr/local/cuda/bin /opt/cuda/bin NO_CACHE)
+    set(nvcc "${FM3_NVCC}")
+  endif()
+  if(NOT nvcc)
+    set(${why_not_name} "no nvcc was found (need ${FM3_OLDEST_NVCC} or newer, in PATH or named by CUDACXX)" PARENT_SCOPE)
+    return()
+  endif()
+
+  execute_process(COMMAND "${nvcc}" --version OUTPUT_VARIABLE answer ERROR_VARIABLE answer RESULT_VARIABLE code)
+  if(NOT code EQUAL 0 OR NOT answer MATCHES "release [0-9.]+, V([0-9.]+)")
+    set(${why_not_name} "'${nvcc} --version' does not answer as nvcc does (${code})" PARENT_SCOPE)
+    return()
+  endif()
+  set(version "${CMAKE_MATCH_1}")
+  if(version VERSION_LESS FM3_OLDEST_NVCC)
+    set(${why_not_name} "nvcc ${version} (${nvcc}) is older than ${FM3_OLDEST_NVCC}" PARENT_SCOPE)
+    return()
+  endif()
+  find_program(FM3_CXX NAMES "$ENV{CXX}" c++ g++ clang++ NO_CACHE)
+  if(NOT FM3_CXX AND NOT CMAKE_CXX_COMPILER)
+    set(${why_not_name} "nvcc ${version} is here, but no C++ compiler was found" PARENT_SCOPE)
+    return()
+  endif()
+  set(${nvcc_name} "${nvcc}" PARENT_SCOPE)
+  set(${version_name} "${version}" PARENT_SCOPE)
+  set(${why_not_name} "" PARENT_SCOPE)
+endfunction()

@@ -1,0 +1,151 @@
+#include "planner/anneal.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace fm3::planner {
+namespace {
+
+using Wide = __int128;
+
+constexpr int32_t kStages = 64;
+constexpr int32_t kDraws = 5;
+
+// Quantiles of the exponential distribution, round(-256 ln((i + 1/2) / 64)), as integers: logarithms of machines
+// differ.
+constexpr int32_t kExponential[64] = {1242, 961, 830, 744, 680, 628, 585, 549, 517, 488, 463, 439, 418, 398, 380, 363,
+                                      347,  332, 318, 304, 291, 279, 268, 256, 246, 236, 226, 216, 207, 198, 190, 181,
+                                      173,  166, 158, 151, 144, 137, 130, 124, 117, 111, 105, 99,  93,  87,  82,  76,
+                                      71,   66,  61,  56,  51,  46,  41,  36,  32,  27,  23,  19,  14,  10,  6,   2};
+
+class Annealing {
+ public:
+  Annealing(Placement& placement, const Needs& needs, const std::vector<int64_t>& limits, Random& random)
+      : placement_(placement),
+        needs_(needs),
+        limits_(limits),
+        random_(random),
+        traffic_(needs, placement),
+        slot_of_(placement.item_at.size()) {
+    for (size_t slot = 0; slot < slot_of_.size(); ++slot)
+      slot_of_[placement.item_at[slot]] = static_cast<int32_t>(slot);
+    Wide weight = 0, bytes = 0;
+    for (int32_t cell = 0; cell < placement.num_cells(); ++cell) {
+      weight += placement.loads[cell];
+      above_ += above(limits[cell] - placement.loads[cell]);
+    }
+    for (const int64_t size : needs.bytes) bytes += size;
+    mean_weight_ = std::max<Wide>(weight / needs.num_chunks, 1);
+    mean_bytes_ = std::max<Wide>(bytes / needs.num_chunks, 1);
+    for (const int32_t cell : placement.cell_of) node_of_.push_back(placement.node_of[cell]);
+    for (int32_t node = 0; node < placement.layout.num_nodes(); ++node) {
+      first_slot_.push_back(placement.layout.first_rank(node) * placement.layout.slots_per_rank());
+    }
+    first_slot_.push_back(placement.layout.num_slots());
+    while ((mean_bytes_ << fine_) < 65536) ++fine_;
+    keep();
+  }
+
+  bool run(const Cooling& cooling, int64_t moves) {
+    for (int32_t stage = 0; stage < kStages; ++stage) {
+      // Temperature falls with the square of the time that is left, and the penalty rises likewise.
+      constexpr int32_t kWhole = (kStages - 1) * (kStages - 1);
+      const int32_t left = (kStages - 1 - stage) * (kStages - 1 - stage);
+      const int32_t temperature =
+          cooling.end_temperature + (cooling.start_temperature - cooling.end_temperature) * left / kWhole;
+      const int32_t penalty = cooling.end_penalty - (cooling.end_penalty - cooling.start_penalty) * left / kWhole;
+      heat_ = (temperature * mean_bytes_) << fine_;
+      price_ = static_cast<int64_t>(std::min<Wide>(((penalty * mean_bytes_) << (fine_ + 32)) / mean_weight_, kMost));
+      const int64_t stage_moves = moves * (stage + 1) / kStages - moves * stage / kStages;
+      for (int64_t move = 0; move < stage_moves; ++move) try_swap();
+    }
+    if (found_) placement_.set(best_);
+    return found_;
+  }
+
+ private:
+  static constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+
+  // Weight above a limit, by the room that is left below it.
+  static int64_t above(int64_t room) { return room < 0 ? -room : 0; }
+
+  void try_swap() {
+    const int32_t first = random_.below(static_cast<int32_t>(slot_of_.size()));
+    const int32_t item = placement_.item_at[first], cell = placement_.cell_of[first], home = node_of_[first];
+    int32_t begin = 0, end = static_cast<int32_t>(slot_of_.size());
+    if (!placement_.is_blank(item)) {
+      const int64_t start = needs_.linked_start[item];
+      const auto num_linked = static_cast<int32_t>(needs_.linked_start[item + 1] - start);
+      if (num_linked > 0) {
+        const int32_t relative = needs_.linked[start + random_.below(num_linked)];
+        const int32_t node = node_of_[slot_of_[relative]];
+        if (node == home && above_ == 0) return;  // among its own, and nothing to repair
+        if (node != home) {
+          begin = first_slot_[node];
+          end = first_slot_[node + 1];
+        }
+      }
+    }
+
+    const int64_t weight = placement_.weights[item], room = limits_[cell] - placement_.loads[cell];
+    int64_t more = kMost;
+    int32_t second = -1;
+    for (int32_t draw = 0; draw < kDraws; ++draw) {
+      const int32_t candidate = begin + random_.below(end - begin), its_cell = placement_.cell_of[candidate];
+      if (its_cell == cell) continue;
+      const int64_t moved = weight - placement_.weight_at(candidate);
+      const int64_t its_room = limits_[its_cell] - placement_.loads[its_cell];
+      const int64_t its_more = above(room + moved) - above(room) + above(its_room - moved) - above(its_room);
+      if (its_more < more && placement_.may_swap(first, candidate)) {
+        more = its_more;
+        second = candidate;
+      }
+    }
+    if (second < 0) return;
+
+    const int32_t other = placement_.item_at[second], away = node_of_[second];
+    const int64_t change = away == home ? 0 : traffic_.change(item, home, other, away);
+    const Wide cost = (static_cast<Wide>(change) << fine_) + ((static_cast<Wide>(more) * price_) >> 32);
+    if (cost > 0 && cost > (heat_ * kExponential[random_.next() >> 26]) >> 16) return;
+    if (away != home) traffic_.exchange(item, home, other, away, change);
+    placement_.swap(first, second);
+    slot_of_[item] = second;
+    slot_of_[other] = first;
+    above_ += more;
+    keep();
+  }
+
+  // Remembers the placement if it is within the limits and the best so far.
+  void keep() {
+    if (above_ > 0 || (found_ && traffic_.total() >= least_)) return;
+    found_ = true;
+    least_ = traffic_.total();
+    best_ = placement_.item_at;
+  }
+
+  Placement& placement_;
+  const Needs& needs_;
+  const std::vector<int64_t>& limits_;
+  Random& random_;
+  Traffic traffic_;
+  std::vector<int32_t> slot_of_;     // [items]
+  std::vector<int32_t> node_of_;     // [slots]
+  std::vector<int32_t> first_slot_;  // [nodes + 1]
+  Wide mean_weight_ = 1, mean_bytes_ = 1;
+  int32_t fine_ = 0;   // costs are bytes times 2^fine, so that chunks of few bytes have fine costs
+  Wide heat_ = 0;      // cost at the temperature, times 2^8
+  int64_t price_ = 0;  // cost of a unit of weight above a limit, times 2^32
+  int64_t above_ = 0;  // sum of the excess of all cells
+  bool found_ = false;
+  int64_t least_ = 0;
+  std::vector<int32_t> best_;
+};
+
+}  // namespace
+
+bool anneal(Placement& placement, const Needs& needs, const std::vector<int64_t>& limits, const Cooling& cooling,
+            int64_t moves, Random& random) {
+  return Annealing(placement, needs, limits, random).run(cooling, moves);
+}
+
+}  // namespace fm3::planner

@@ -1,0 +1,36 @@
+"""Moving keys, values and their gradients between ranks as a plan says.
+
+`make_exchange` derives from a partition and a mask's needs what each rank gathers: exactly the chunks that
+its rows see. A backend moves it: a pruned all-gather of keys and values, and on the way back a pruned
+reduce-scatter of their gradients, summed in one fixed order. `loopback.run` runs P ranks in one process;
+`torch_dist` joins the ranks of a torch.distributed group.
+"""
+
+from fm3_comm import loopback, torch_dist
+from fm3_comm.backend import BackendKind, ExchangeBackend, Pending, backends
+from fm3_comm.connect import connect
+from fm3_comm.exchange import check_exchange, make_exchange
+from fm3_comm.hops import hops
+from fm3_comm.point_to_point import PointToPointBackend
+from fm3_comm.routing import Route, routes
+from fm3_comm.traffic import Traffic, bytes_by_pair, gather_bytes, reduce_bytes
+
+__all__ = [
+    "BackendKind",
+    "ExchangeBackend",
+    "Pending",
+    "PointToPointBackend",
+    "Route",
+    "Traffic",
+    "backends",
+    "bytes_by_pair",
+    "check_exchange",
+    "connect",
+    "gather_bytes",
+    "hops",
+    "loopback",
+    "make_exchange",
+    "reduce_bytes",
+    "routes",
+    "torch_dist",
+]
