@@ -118,20 +118,23 @@ class Workspace:
 
 
 def launch(q, k, v, out, lse, d_out, d_lse, grads, prepared, space, *, deterministic=False, suffix="", num_ctas=0, scale=None,
-           section_mb=None, phases=7):
+           section_mb=None, phases=7, float_kv=False):
     B, S, H, D = q.shape
     G = k.shape[2]
     row_bytes = max(S * D * (H // G) * 8, 1)  # Q, dO and the float32 sums of dQ
     section = min(max(args.det_pairs if deterministic else 1, int((section_mb or args.section_mb) * 2**20 // row_bytes)), B * G)
     native, _ = prepared.backward_lists(deterministic)
     C.backward(instance_name(q, suffix), row_tensor(q), row_tensor(k), row_tensor(v), row_tensor(out), lse.data_ptr(),
-               row_tensor(d_out), 0 if d_lse is None else d_lse.data_ptr(), *map(row_tensor, grads), prepared.native, native,
+               row_tensor(d_out), 0 if d_lse is None else d_lse.data_ptr(), *map(row_tensor, [grads[0], k, v] if float_kv else grads), prepared.native, native,
                space.sums.data_ptr(), space.terms.data_ptr(), space.turns.data_ptr() if deterministic else 0,
-               COUNTER.data_ptr(), scale or D**-0.5, section, num_ctas, phases, stream())
+               COUNTER.data_ptr(), scale or D**-0.5, section, num_ctas, phases,
+               *([x.data_ptr() for x in grads[1:]] if float_kv else (0, 0)), stream())
 
 
-def backward(q, k, v, out, lse, d_out, d_lse, prepared, **options):
-    grads = [torch.full(x.shape, float("nan"), dtype=x.dtype, device=DEV) for x in (q, k, v)]
+def backward(q, k, v, out, lse, d_out, d_lse, prepared, *, float_kv=False, **options):
+    kv_dtype = torch.float32 if float_kv else q.dtype
+    grads = [torch.full(x.shape, float("nan"), dtype=t, device=DEV) for x, t in ((q, q.dtype), (k, kv_dtype), (v, kv_dtype))]
+    options["float_kv"] = float_kv
     launch(q, k, v, out, lse, d_out, d_lse, grads, prepared, Workspace(q), **options)
     return grads
 
@@ -338,6 +341,8 @@ def cases(dtype, D, suffix):
     one("6b", 1023, 512, columns(1023, 512, 0, np.where(np.arange(512) < 128, 1020, 0)))
     one("7", 11, 11, patterns.document([0, 1, 3, 7]))
     one("7b", 1025, 1025, patterns.document([512, 513]))
+    one("float32 dk, dv", 300, 333, random_mask(np.random.default_rng(8), 300, 333, 2, 2), B=2, H=6, G=2, float_kv=True)
+    one("float32 dk, dv, hidden keys", 300, 300, columns(300, 300, lts, 300), float_kv=True)
     one("9", 300, 300, patterns.document([100, 200]) & patterns.sliding_window(300, 20, 10))
     one("9b", 8, 8, patterns.sliding_window(8, 2))
     rng = np.random.default_rng(5)

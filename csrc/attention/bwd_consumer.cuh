@@ -358,6 +358,11 @@ class BwdConsumer {
     // Read anew, so that no register holds what only this needs throughout the tile.
     const int thread = ptx::thread_index() % 128;
     const int warpgroup = ptx::thread_index() / 128 - 1;
+    if (params_.dk_float != nullptr) {
+      write_keys(dv_, 1.f, params_.dv_float, tile, thread, warpgroup);
+      write_keys(dk_, params_.scale, params_.dk_float, tile, thread, warpgroup);
+      return;
+    }
     stage_keys(dv_, 1.f, smem_.ds[warpgroup], thread);
     stage_keys(dk_, params_.scale, smem_.dq[warpgroup], thread);
     ptx::fence_async_shared();
@@ -384,6 +389,24 @@ class BwdConsumer {
                            tile::pack<kElement>(x[2] * factor, x[3] * factor),
                            tile::pack<kElement>(x[4] * factor, x[5] * factor),
                            tile::pack<kElement>(x[6] * factor, x[7] * factor));
+    }
+  }
+
+  // The same without rounding, straight from registers. result: [batch, keys, kv heads, head_dim].
+  __device__ __forceinline__ void write_keys(const float (&values)[kDim / 2], float factor, float* result,
+                                             const KeyTile& tile, int thread, int warpgroup) {
+    const int first = tile.key_block * kBlockKeys + warpgroup * kHalfKeys + tile::fragment_row(thread);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int key = first + 8 * h;
+      if (key >= params_.mask.num_keys) continue;
+      const int64_t row = (static_cast<int64_t>(tile.batch) * params_.mask.num_keys + key) * params_.kv_heads + tile.kv_head;
+      float* at = result + row * kDim + tile::fragment_column(thread);
+#pragma unroll
+      for (int j = 0; j < kDim / 8; ++j) {
+        *reinterpret_cast<float2*>(at + 8 * j) =
+            make_float2(values[4 * j + 2 * h] * factor, values[4 * j + 2 * h + 1] * factor);
+      }
     }
   }
 

@@ -28,6 +28,8 @@ struct BwdParams {
   CUtensorMap v;      // as k
   CUtensorMap dk;     // as k; box {64, 64, head_dim / 64, 1, 1}
   CUtensorMap dv;     // as dk
+  float* dk_float = nullptr;  // [batch, keys, kv heads, head_dim] float32, contiguous; where not null it is written in place
+  float* dv_float = nullptr;  // of dk; so is this one. For sums that go on elsewhere and are rounded there
   PreparedMask mask;
   BwdLists lists;
   float* dq_sums = nullptr;           // [batch, query heads, row blocks, kBwdRows * head_dim] float32, zero at launch, in

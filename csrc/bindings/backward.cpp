@@ -65,13 +65,14 @@ RowView view(const RowTensor& tensor) {
   return {const_cast<void*>(tensor.data), tensor.batch_stride, tensor.row_stride, tensor.head_stride};
 }
 
-// The whole backward pass: row terms, the kernel, dQ. turns != 0 asks for the deterministic order, for which `lists` must
+// dk_float, dv_float: 0, or where dK and dV go as contiguous float32 tensors in place of dk and dv, which are not read then.
+// phases: 1 row terms, 2 the kernel, 4 dQ; a benchmark asks for one alone. The whole backward pass: row terms, the kernel, dQ. turns != 0 asks for the deterministic order, for which `lists` must
 // have visits. Everything is ordered on `stream`; nothing synchronises.
 void backward(const std::string& name, const RowTensor& q, const RowTensor& k, const RowTensor& v, const RowTensor& out,
               uintptr_t lse, const RowTensor& d_out, uintptr_t d_lse, const RowTensor& dq, const RowTensor& dk,
               const RowTensor& dv, const PreparedMask& mask, const BwdLists& lists, uintptr_t dq_sums, uintptr_t row_terms,
               uintptr_t turns, uintptr_t next_tile, double softmax_scale, int section_pairs, int num_ctas, int phases,
-              uintptr_t stream) {
+              uintptr_t dk_float, uintptr_t dv_float, uintptr_t stream) {
   const auto found = instances().find(name);
   if (found == instances().end()) throw Error("no compiled backward kernel is called " + name);
   const BwdInstance& chosen = *found->second;
@@ -99,8 +100,13 @@ void backward(const std::string& name, const RowTensor& q, const RowTensor& k, c
     }
     params.k = host::make_row_map(k, is_bf16, attention::kBlockKeys);
     params.v = host::make_row_map(v, is_bf16, attention::kBlockKeys);
-    params.dk = host::make_row_map(dk, is_bf16, attention::kHalfKeys);
-    params.dv = host::make_row_map(dv, is_bf16, attention::kHalfKeys);
+    if ((dk_float == 0) != (dv_float == 0)) throw Error("backward: dk and dv must both be float32, or neither");
+    if (dk_float == 0) {
+      params.dk = host::make_row_map(dk, is_bf16, attention::kHalfKeys);
+      params.dv = host::make_row_map(dv, is_bf16, attention::kHalfKeys);
+    }
+    params.dk_float = pointer<float>(dk_float);
+    params.dv_float = pointer<float>(dv_float);
     params.mask = mask;
     params.lists = lists;
     params.dq_sums = pointer<float>(dq_sums);
