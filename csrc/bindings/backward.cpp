@@ -1,5 +1,5 @@
-#include "bindings/backward.h"
-
+// The backward functions of fm3_kernels._C.
+#include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include <array>

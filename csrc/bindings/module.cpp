@@ -8,11 +8,14 @@
 
 #include "attention/fwd_launch.h"
 #include "attention/mask_prepare.h"
-#include "bindings/backward.h"
 #include "host/error.h"
 #include "host/tensor_map.h"
 
 namespace py = pybind11;
+
+namespace fm3::bindings {
+void add_backward(py::module_& module);  // backward.cpp
+}
 
 namespace {
 

@@ -1,6 +1,6 @@
 """Checks the backward kernel against a dense oracle, then times it; one file, needs torch and the built extension.
 
-    python hopper_bwd_check.py --extension DIR --core SRC --data document_lengths.json check bench ...
+    python backward_check.py --extension DIR --core SRC --data document_lengths.json check bench ...
 """
 
 from __future__ import annotations
