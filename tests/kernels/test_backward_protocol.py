@@ -1,8 +1,8 @@
 """The barriers of the backward kernel, by random interleavings on a CPU.
 
-Each role is a coroutine that mirrors its CUDA source (bwd_loader.cuh, bwd_consumer.cuh, bwd_writer.cuh) step by step; shared
-memory holds tags in place of values, and whoever reads checks that it finds the block it means. What this cannot see: memory
-ordering within a step, and the list generator, which only feeds the loader.
+Each role is a coroutine that mirrors its CUDA source (bwd_loader.cuh, bwd_consumer.cuh, bwd_writer.cuh) step
+by step. Shared memory holds tags in place of values, and whoever reads checks that it finds the block it
+means. What this cannot see: memory ordering within a step, and the list generator, which only feeds the loader.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Cursor:
 
 
 class Machine:
-    """One CTA. tiles: for each tile its blocks as (seen by warpgroup 0, seen by warpgroup 1); none for an empty tile."""
+    """One CTA. tiles: of each its blocks as (seen by warpgroup 0, by warpgroup 1); none if empty."""
 
     def __init__(self, tiles: list[list[tuple[bool, bool]]], seed: int, turns_held: int) -> None:
         self.rng = random.Random(seed)
@@ -214,7 +214,9 @@ class Machine:
         while not entry()[4]:
             tile, seen, _, _, _ = entry()
             if any(seen):
-                yield lambda: self.readers.get(storing, 0) == 0 or warp % 4 != 0  # thread 0 waits for its stores
+                yield (
+                    lambda: self.readers.get(storing, 0) == 0 or warp % 4 != 0
+                )  # thread 0 waits for its stores
                 yield self.consumers.join()
                 yield self.k_full.passed(current["parity"])
                 yield self.v_full.passed(current["parity"])
@@ -225,13 +227,16 @@ class Machine:
                         owes = False
                         while True:
                             n, (_, seen, _, last, _) = current["n"], entry()
-                            assert self.q[q.stage] == n and self.keys == tile and self.values == tile
+                            assert self.q[q.stage] == n
+                            assert self.keys == tile
+                            assert self.values == tile
                             assert self.d_out[d_out.stage] == n
                             yield from self._pause()
                             if owes:
                                 self.q_empty[q.previous()].arrive()
                             yield from self._pause()
-                            assert self.q[q.stage] == n and self.d_out[d_out.stage] == n
+                            assert self.q[q.stage] == n
+                            assert self.d_out[d_out.stage] == n
                             assert self.readers.get(f"store {0 if d_out.stage == 0 else 1}", 0) == 0
                             self.ds[d_out.stage][warp] = n
                             yield self.consumers.join()
@@ -241,7 +246,8 @@ class Machine:
                                 q.advance()
                                 yield from take()
                             yield room()
-                            assert self.q[stage] == n and self.d_out[d_out.stage] == n
+                            assert self.q[stage] == n
+                            assert self.d_out[d_out.stage] == n
                             self.do_empty[d_out.stage].arrive()
                             d_out.advance()
                             if last:
@@ -280,7 +286,8 @@ class Machine:
             yield lambda: self.readers.get(storing, 0) == 0 or warp % 4 != 0
             yield room()
             yield self.consumers.join()
-            assert self.readers.get(storing, 0) == 0 and self.readers.get("dq", 0) == 0
+            assert self.readers.get(storing, 0) == 0
+            assert self.readers.get("dq", 0) == 0
             self.ds[group][warp], self.dq[warp] = ("dv", tile), ("dk", tile)
             yield self.outputs[group].join()
             if warp % 4 == 0:
@@ -328,7 +335,9 @@ def random_tiles(rng: random.Random) -> list[list[tuple[bool, bool]]]:
 
 @pytest.mark.parametrize("turns_held", [0, 40])
 @pytest.mark.parametrize("seed", range(100))
-def test_every_block_is_added_once_and_every_tile_stored_in_any_interleaving(seed: int, turns_held: int) -> None:
+def test_every_block_is_added_once_and_every_tile_stored_in_any_interleaving(
+    seed: int, turns_held: int
+) -> None:
     tiles = random_tiles(random.Random(seed))
     machine = Machine(tiles, seed, turns_held)
     machine.run()
