@@ -1,10 +1,10 @@
-"""A model of the deterministic order: how long CTAs wait for each other's additions to dQ, on benchmark masks.
+"""A model of the deterministic order: how long CTAs wait for each other's additions to dQ.
 
     python ordered_schedule.py CORE document_lengths.json 8192 full,share_question,...
 
-Each block of a tile takes BLOCK_US; its dQ goes out once the tile before it in the order has added to the same row
-block. A writer is busy with an addition for ADD_US, the next in the order sees it SEE_US later. Prints unordered
-time over ordered time.
+Each block of a tile takes BLOCK_US; its dQ goes out once the tile before it in the order has added to the same
+row block. A writer is busy with an addition for ADD_US, the next in the order sees it SEE_US later. Prints
+unordered time over ordered time.
 """
 
 from __future__ import annotations

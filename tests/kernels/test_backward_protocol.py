@@ -2,7 +2,8 @@
 
 Each role is a coroutine that mirrors its CUDA source (bwd_loader.cuh, bwd_consumer.cuh, bwd_writer.cuh) step
 by step. Shared memory holds tags in place of values, and whoever reads checks that it finds the block it
-means. What this cannot see: memory ordering within a step, and the list generator, which only feeds the loader.
+means. What this cannot see: memory ordering within a step, and the list generator, which feeds the
+loader.
 """
 
 from __future__ import annotations
