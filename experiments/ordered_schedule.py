@@ -1,9 +1,10 @@
-"""A model of the deterministic order: how long CTAs wait for each other's additions to dQ, for the masks of the benchmark.
+"""A model of the deterministic order: how long CTAs wait for each other's additions to dQ.
 
     python ordered_schedule.py CORE document_lengths.json 8192 full,share_question,...
 
-Each block of a tile takes BLOCK_US; its dQ goes out once the tile before it in the order has added to the same row block. A writer
-is busy with an addition for ADD_US, the next in the order sees it SEE_US later. Prints unordered time over ordered time.
+Each block of a tile takes BLOCK_US; its dQ goes out once the tile before it in the order has added to the same
+row block. A writer is busy with an addition for ADD_US, the next in the order sees it SEE_US later. Prints
+unordered time over ordered time.
 """
 
 from __future__ import annotations
@@ -19,16 +20,24 @@ BLOCK_US, TILE_US, READ_US, ADD_US, SEE_US, CTAS = 2.6, 3.0, 0.6, 2.8, 0.8, 132
 
 
 def simulate(visible, order, side_by_side, pairs, writers, ahead, ordered):
-    """Microseconds until all tiles are done; visible: bool [key blocks, row blocks], the same for every pair."""
+    """Microseconds until all tiles are done; visible: bool [key blocks, row blocks], of every pair."""
     turn, count = np.zeros(visible.shape, int), np.zeros(visible.shape[1], int)
     for k in order:
         turn[k, visible[k]] = count[visible[k]]
         count[visible[k]] += 1
     rows = [np.nonzero(x)[0] for x in visible]
-    tiles = [(p, k) for s in range(0, pairs, side_by_side) for k in order for p in range(s, min(s + side_by_side, pairs))]
+    tiles = [
+        (p, k)
+        for s in range(0, pairs, side_by_side)
+        for k in order
+        for p in range(s, min(s + side_by_side, pairs))
+    ]
     taken, done, waiting, events, end = 0, {}, {}, [], 0.0
     queues = [[] for _ in range(CTAS)]
-    ctas = [{"tile": None, "n": 0, "time": 0.0, "ready": None, "room": 0.0, "busy": [0.0] * writers, "writer": 0} for _ in range(CTAS)]
+    ctas = [
+        {"tile": None, "n": 0, "time": 0.0, "ready": None, "room": 0.0, "busy": [0.0] * writers, "writer": 0}
+        for _ in range(CTAS)
+    ]
 
     def take(c):
         nonlocal taken
@@ -72,14 +81,17 @@ def simulate(visible, order, side_by_side, pairs, writers, ahead, ordered):
         begin = max(ready, turn_at, state["busy"][writer])
         finish = begin + (ADD_US if ordered else READ_US)
         state["busy"][writer] = finish
-        state.update(ready=None, writer=(writer + 1) % writers, room=begin + READ_US, time=ready, n=state["n"] + 1)
+        state.update(
+            ready=None, writer=(writer + 1) % writers, room=begin + READ_US, time=ready, n=state["n"] + 1
+        )
         if ordered:
             here = (pair, row, turn[key, row])
             done[here] = finish
             for other in waiting.pop(here, []):
                 heapq.heappush(events, (max(finish, ctas[other]["ready"]), other))
         heapq.heappush(events, (state["time"], c))
-    assert taken == len(tiles) and not waiting, "some tile waits for ever"
+    assert taken == len(tiles)
+    assert not waiting, "some tile waits for ever"
     return end
 
 
@@ -97,7 +109,9 @@ def main():
         "causal_document": lambda: patterns.causal_document(lengths["lengths"]),
         "document": lambda: patterns.document(lengths["lengths"]),
         "share_question": lambda: patterns.share_question(lengths["question_then_answers"]),
-        "global_sliding_window": lambda: patterns.global_sliding_window(tokens, 16, tokens // 16, tokens // 16),
+        "global_sliding_window": lambda: patterns.global_sliding_window(
+            tokens, 16, tokens // 16, tokens // 16
+        ),
     }
     for name in sys.argv[4].split(","):
         visible = np.asarray(BlockMap.from_mask(masks[name](), 64, 128, "extrema").kinds[0, 0]).T != 0
