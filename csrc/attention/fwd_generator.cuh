@@ -1,4 +1,5 @@
-// Role 1, one warp: the KV index generator. Takes tiles, classifies their key blocks 32 at a time, queues those to visit.
+// Role 1, one warp: the KV index generator. Takes tiles, classifies their key blocks 32 at a time, queues those to
+// visit.
 #pragma once
 
 #include "attention/block_classify.cuh"
@@ -36,7 +37,8 @@ class Generator {
         flags = classify_block<kConfig.consumer_warpgroups>(extrema, key_block, row_start, params_.num_rows);
       }
       if (__any_sync(~0u, flags != 0)) {
-        const uint32_t marks = (key_block == first ? BlockEntry::kFirst : 0) | (key_block == last ? BlockEntry::kLast : 0);
+        const uint32_t marks =
+            (key_block == first ? BlockEntry::kFirst : 0) | (key_block == last ? BlockEntry::kLast : 0);
         publish(scheduled.tile, flags != 0, {key_block | marks, flags});
       }
     }

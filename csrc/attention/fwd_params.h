@@ -10,12 +10,12 @@ namespace fm3::attention {
 
 // What mask_prepare writes once a mask, and every kernel that walks blocks reads.
 struct PreparedMask {
-  int batch = 1;           // 1 or the problem's batch
-  int heads = 1;           // 1, kv heads or query heads
+  int batch = 1;  // 1 or the problem's batch
+  int heads = 1;  // 1, kv heads or query heads
   int num_rows = 0;
   int num_keys = 0;
-  int num_key_blocks = 0;  // of kBlockKeys keys
-  int num_row_blocks = 0;  // of block_rows rows
+  int num_key_blocks = 0;            // of kBlockKeys keys
+  int num_row_blocks = 0;            // of block_rows rows
   const int32_t* columns = nullptr;  // [batch, heads, key blocks, 4, kBlockKeys]: lts, lte, uts, ute; an empty span is
                                      // [kFar, 0), a column behind the last key hides every row
   const int4* extrema = nullptr;     // [batch, heads, key blocks * 2, 2]: of 64 columns, lower span then upper span
@@ -29,7 +29,7 @@ struct FwdParams {
   CUtensorMap v;    // as k
   CUtensorMap out;  // as q
   PreparedMask mask;
-  float* lse = nullptr;  // [batch, query heads, rows] float32, natural logarithm
+  float* lse = nullptr;          // [batch, query heads, rows] float32, natural logarithm
   int32_t* next_tile = nullptr;  // [1], zero at launch: tiles taken beyond each CTA's first
   int batch = 0;
   int num_rows = 0;

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "attention/block_extrema.h"
+#include "bindings/attention.h"
 
 namespace py = pybind11;
 
@@ -46,4 +47,5 @@ PYBIND11_MODULE(_C, module) {
              py::arg("ute"), py::arg("table"), py::arg("num_masks"), py::arg("num_keys"), py::arg("num_rows"),
              py::arg("block_keys"), py::arg("stream"),
              "Fill table, int32 [8, masks, key blocks], on the current device; returns without waiting.");
+  fm3::bindings::bind_attention(module);
 }

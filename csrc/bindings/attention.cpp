@@ -1,4 +1,5 @@
-// fm3_kernels._C: addresses, sizes and a stream in; no tensor library. Python checks tensors before it calls.
+#include "bindings/attention.h"
+
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -79,10 +80,12 @@ void forward(const std::string& name, const RowTensor& q, const RowTensor& k, co
 
 }  // namespace
 
-PYBIND11_MODULE(_C, module) {
-  module.doc() = "Attention kernels for sm_90a.";
+namespace fm3::bindings {
+
+void bind_attention(py::module_& module) {
   py::register_exception<Error>(module, "DeviceError");
-  py::class_<RowTensor>(module, "RowTensor", py::module_local(), "A [batch, rows, heads, head_dim] tensor of 16-bit values in device memory.")
+  py::class_<RowTensor>(module, "RowTensor", py::module_local(),
+                        "A [batch, rows, heads, head_dim] tensor of 16-bit values in device memory.")
       .def(py::init(&row_tensor), py::arg("data"), py::arg("shape"), py::arg("strides"));
   py::class_<PreparedMask>(module, "PreparedMask", py::module_local(), "The arrays that prepare_mask fills.")
       .def(py::init(&prepared_mask), py::kw_only(), py::arg("batch"), py::arg("heads"), py::arg("num_rows"),
@@ -99,14 +102,15 @@ PYBIND11_MODULE(_C, module) {
     const auto sizes = fm3::attention::prepared_sizes(batch, heads, num_rows, num_keys, block_rows);
     return std::array<int64_t, 4>{sizes.columns, sizes.extrema, sizes.row_blocks, sizes.unsorted};
   });
-  module.def("prepare_mask",
-             [](uintptr_t lts, uintptr_t lte, uintptr_t uts, uintptr_t ute, const PreparedMask& mask, uintptr_t unsorted,
-                int block_rows, uintptr_t stream) {
-               fm3::attention::prepare_mask({pointer<const int32_t>(lts), pointer<const int32_t>(lte),
-                                             pointer<const int32_t>(uts), pointer<const int32_t>(ute)},
-                                            mask, pointer<int4>(unsorted), block_rows, as_stream(stream));
-             });
+  module.def("prepare_mask", [](uintptr_t lts, uintptr_t lte, uintptr_t uts, uintptr_t ute, const PreparedMask& mask,
+                                uintptr_t unsorted, int block_rows, uintptr_t stream) {
+    fm3::attention::prepare_mask({pointer<const int32_t>(lts), pointer<const int32_t>(lte), pointer<const int32_t>(uts),
+                                  pointer<const int32_t>(ute)},
+                                 mask, pointer<int4>(unsorted), block_rows, as_stream(stream));
+  });
   module.def("forward", &forward, py::arg("name"), py::arg("q"), py::arg("k"), py::arg("v"), py::arg("out"),
              py::arg("lse"), py::arg("mask"), py::arg("next_tile"), py::arg("softmax_scale"), py::arg("section_pairs"),
              py::arg("num_ctas"), py::arg("stream"));
 }
+
+}  // namespace fm3::bindings
