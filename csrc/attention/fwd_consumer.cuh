@@ -254,8 +254,11 @@ class Consumer {
         params_.lse[head * params_.num_rows + row] = lse;
       }
     }
-    const uint32_t staged = ptx::shared_address(smem_.q[stage][warpgroup_]);
     sync_output();  // every warp is done with these rows of Q
+    storing_ = true;
+    storing_stage_ = stage;
+    if constexpr (kConfig.float_output) return store_float(tile, inverse);
+    const uint32_t staged = ptx::shared_address(smem_.q[stage][warpgroup_]);
     const int lane = thread_ % 32;
     const int row = 16 * (thread_ / 32) + lane % 16;
 #pragma unroll
@@ -274,8 +277,23 @@ class Consumer {
       ptx::store_tensor_5d(&params_.out, staged, 0, row_start(tile), 0, tile.head, tile.batch);
       ptx::commit_bulk();
     }
-    storing_ = true;
-    storing_stage_ = stage;
+  }
+
+  // O / sum in float32, straight from registers.
+  __device__ __forceinline__ void store_float(const Tile& tile, const float (&inverse)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = row_start(tile) + tile::fragment_row(thread_) + 8 * h;
+      if (row >= params_.num_rows) continue;
+      const int64_t token = static_cast<int64_t>(tile.batch) * params_.num_rows + row;
+      float* out =
+          params_.out_float + (token * params_.query_heads + tile.head) * kDim + tile::fragment_column(thread_);
+#pragma unroll
+      for (int i = 0; i < kDim / 8; ++i) {
+        const float* o = output_ + 4 * i + 2 * h;
+        *reinterpret_cast<float2*>(out + 8 * i) = make_float2(o[0] * inverse[h], o[1] * inverse[h]);
+      }
+    }
   }
 
   // Hands the room of a stored output back.
