@@ -13,13 +13,13 @@ constexpr int kFar = 1 << 30;  // beyond every row
 
 // How one warpgroup (64 rows) meets one key block (128 keys).
 enum BlockFlag : uint32_t {
-  kLeftVisible = 1,    // some pair of the first 64 keys is visible
-  kRightVisible = 2,   // some pair of the last 64 keys is visible
-  kLowerStart = 4,     // hidden where row >= lts
-  kLowerEnd = 8,       // ... and row < lte (else every lower span that matters reaches below the block)
-  kUpperStart = 16,    // hidden where row >= uts (else every upper span that matters starts above the block) ...
-  kUpperEnd = 32,      // ... and row < ute
-  kUpperDiagonal = 64, // hidden where row < key - (keys - rows): no column vector is needed
+  kLeftVisible = 1,     // some pair of the first 64 keys is visible
+  kRightVisible = 2,    // some pair of the last 64 keys is visible
+  kLowerStart = 4,      // hidden where row >= lts
+  kLowerEnd = 8,        // ... and row < lte (else every lower span that matters reaches below the block)
+  kUpperStart = 16,     // hidden where row >= uts (else every upper span that matters starts above the block) ...
+  kUpperEnd = 32,       // ... and row < ute
+  kUpperDiagonal = 64,  // hidden where row < key - (keys - rows): no column vector is needed
 };
 constexpr uint32_t kVisibleFlags = kLeftVisible | kRightVisible;
 constexpr uint32_t kVectorFlags = kLowerStart | kLowerEnd | kUpperStart | kUpperEnd;

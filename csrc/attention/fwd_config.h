@@ -15,7 +15,8 @@ struct FwdConfig {
   int stages = 2;               // of K and of V
   int producer_registers = 40;
   int consumer_registers = 232;
-  bool ping_pong = true;  // consumers take turns at issuing products
+  bool float_output = false;  // float32 straight from registers, in place of the inputs' dtype by way of Q's room
+  bool ping_pong = true;      // consumers take turns at issuing products
 
   constexpr int block_rows() const { return 64 * consumer_warpgroups; }
   constexpr int num_threads() const { return 128 * (1 + consumer_warpgroups); }

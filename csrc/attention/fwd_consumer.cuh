@@ -1,7 +1,8 @@
 // Role 3, two or three warpgroups of 64 rows each: scores, mask, softmax, output.
 //
-// A warpgroup works on one stream of blocks, across tiles: while the products of one block run, the softmax of the block
-// before is computed, and the first scores of a tile are under way before the output of the tile before is finished.
+// A warpgroup works on one stream of blocks, across tiles: while the products of one block run, the softmax of the
+// block before is computed, and the first scores of a tile are under way before the output of the tile before is
+// finished.
 #pragma once
 
 #include "attention/fwd_params.h"
@@ -52,8 +53,7 @@ class Consumer {
   static constexpr int kDim = kConfig.head_dim;
   static constexpr int kScoreSteps = kDim / 16;
   static constexpr int kOutputSteps = kBlockKeys / 16;
-  static constexpr ptx::Element kElement =
-      kConfig.dtype == Dtype::kBf16 ? ptx::Element::kBf16 : ptx::Element::kFp16;
+  static constexpr ptx::Element kElement = kConfig.dtype == Dtype::kBf16 ? ptx::Element::kBf16 : ptx::Element::kFp16;
   using ScoreProduct = ptx::Wgmma<kElement, kBlockKeys>;
   using OutputProduct = ptx::Wgmma<kElement, kDim>;
   using Stages = tile::Cursor<kConfig.stages>;
@@ -152,8 +152,8 @@ class Consumer {
     next_block(peek_block());
   }
 
-  // The block behind the current one, once its keys are there. Nothing is waiting for this warpgroup meanwhile: keys are
-  // loaded before the rows of a new tile, and K of the block before the current one is free.
+  // The block behind the current one, once its keys are there. Nothing is waiting for this warpgroup meanwhile: keys
+  // are loaded before the rows of a new tile, and K of the block before the current one is free.
   __device__ __forceinline__ BlockEntry peek_block() {
     Stages next = blocks_;
     next.advance();
@@ -254,8 +254,11 @@ class Consumer {
         params_.lse[head * params_.num_rows + row] = lse;
       }
     }
-    const uint32_t staged = ptx::shared_address(smem_.q[stage][warpgroup_]);
     sync_output();  // every warp is done with these rows of Q
+    storing_ = true;
+    storing_stage_ = stage;
+    if constexpr (kConfig.float_output) return store_float(tile, inverse);
+    const uint32_t staged = ptx::shared_address(smem_.q[stage][warpgroup_]);
     const int lane = thread_ % 32;
     const int row = 16 * (thread_ / 32) + lane % 16;
 #pragma unroll
@@ -274,8 +277,23 @@ class Consumer {
       ptx::store_tensor_5d(&params_.out, staged, 0, row_start(tile), 0, tile.head, tile.batch);
       ptx::commit_bulk();
     }
-    storing_ = true;
-    storing_stage_ = stage;
+  }
+
+  // O / sum in float32, straight from registers.
+  __device__ __forceinline__ void store_float(const Tile& tile, const float (&inverse)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = row_start(tile) + tile::fragment_row(thread_) + 8 * h;
+      if (row >= params_.num_rows) continue;
+      const int64_t token = static_cast<int64_t>(tile.batch) * params_.num_rows + row;
+      float* out =
+          params_.out_float + (token * params_.query_heads + tile.head) * kDim + tile::fragment_column(thread_);
+#pragma unroll
+      for (int i = 0; i < kDim / 8; ++i) {
+        const float* o = output_ + 4 * i + 2 * h;
+        *reinterpret_cast<float2*>(out + 8 * i) = make_float2(o[0] * inverse[h], o[1] * inverse[h]);
+      }
+    }
   }
 
   // Hands the room of a stored output back.
@@ -312,13 +330,13 @@ class Consumer {
   const int warpgroup_;
   const int thread_;
   ScorePosition position_{};
-  BlockEntry entry_{};            // the block in the current stage
-  Tile tile_{};                   // the tile whose scores are computed
-  OnlineSoftmax softmax_;         // of its rows
-  Stages blocks_;                 // of entry_
-  bool pending_is_last_ = false;  // of its tile
-  bool storing_ = false;          // an output may still be leaving
-  int storing_stage_ = 0;         // from here
+  BlockEntry entry_{};                                // the block in the current stage
+  Tile tile_{};                                       // the tile whose scores are computed
+  OnlineSoftmax softmax_;                             // of its rows
+  Stages blocks_;                                     // of entry_
+  bool pending_is_last_ = false;                      // of its tile
+  bool storing_ = false;                              // an output may still be leaving
+  int storing_stage_ = 0;                             // from here
   tile::Cursor<kRowStages> rows_{kRowStages - 1, 1};  // of tile_; advanced when a tile opens
   float scores_[kBlockKeys / 2];
   float exponentials_[kBlockKeys / 4];      // the first half of P, not yet packed

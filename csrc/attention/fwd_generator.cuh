@@ -1,4 +1,5 @@
-// Role 1, one warp: the KV index generator. Takes tiles, classifies their key blocks 32 at a time, queues those to visit.
+// Role 1, one warp: the KV index generator. Takes tiles, classifies their key blocks 32 at a time, queues those to
+// visit.
 #pragma once
 
 #include "attention/block_classify.cuh"
@@ -29,14 +30,20 @@ class Generator {
     if (first > last) return publish(scheduled.tile, lane_ == 0, {BlockEntry::kFirst | BlockEntry::kLast, 0});
     const int4* extrema = params_.mask.extrema + scheduled.mask_head * params_.mask.num_key_blocks * 4;
     const int row_start = scheduled.tile.row_block * kConfig.block_rows();
+    const uint8_t* keep = params_.mask.keep;
+    if (keep != nullptr) {
+      const int64_t line = scheduled.mask_head * params_.mask.num_row_blocks + scheduled.tile.row_block;
+      keep += line * params_.mask.num_key_blocks;
+    }
     for (int base = first; base <= last; base += kQueueEntries) {
       const int key_block = base + lane_;
       uint32_t flags = 0;
-      if (key_block <= last) {
+      if (key_block <= last && (keep == nullptr || keep[key_block] != 0)) {
         flags = classify_block<kConfig.consumer_warpgroups>(extrema, key_block, row_start, params_.num_rows);
       }
       if (__any_sync(~0u, flags != 0)) {
-        const uint32_t marks = (key_block == first ? BlockEntry::kFirst : 0) | (key_block == last ? BlockEntry::kLast : 0);
+        const uint32_t marks =
+            (key_block == first ? BlockEntry::kFirst : 0) | (key_block == last ? BlockEntry::kLast : 0);
         publish(scheduled.tile, flags != 0, {key_block | marks, flags});
       }
     }

@@ -24,8 +24,9 @@ __device__ inline void watch(volatile int& consumers_left) {
 // The body of a kernel; an instance is a __global__ function of kConfig.num_threads() threads around it.
 template <FwdConfig kConfig>
 __device__ __forceinline__ void run_fwd(const FwdParams& params) {
-  static_assert(kConfig.is_valid(), "FwdConfig: head_dim a multiple of 64 up to 256, 2 stages or more, 1 to 4 consumer "
-                                    "warpgroups, register counts multiples of 8 that fit 65536 in all");
+  static_assert(kConfig.is_valid(),
+                "FwdConfig: head_dim a multiple of 64 up to 256, 2 stages or more, 1 to 4 consumer "
+                "warpgroups, register counts multiples of 8 that fit 65536 in all");
   using Smem = FwdSmem<kConfig>;
   static_assert(sizeof(Smem) <= 232448, "FwdConfig: shared memory exceeds the 227 KB of a CTA");
   extern __shared__ __align__(1024) uint8_t shared_memory[];
@@ -64,8 +65,7 @@ __device__ __forceinline__ void run_fwd(const FwdParams& params) {
 template <FwdConfig kConfig, void (*kKernel)(FwdParams)>
 void launch_fwd(const FwdParams& params, int num_ctas, cudaStream_t stream) {
   constexpr int kBytes = sizeof(FwdSmem<kConfig>);
-  check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-        "cudaFuncSetAttribute");
+  check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), "cudaFuncSetAttribute");
   if (num_ctas == 0) {
     int device = 0;
     check(cudaGetDevice(&device), "cudaGetDevice");

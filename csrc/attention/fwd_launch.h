@@ -22,6 +22,10 @@ extern const FwdInstance kFwdBf16Dim128;
 extern const FwdInstance kFwdFp16Dim128;
 extern const FwdInstance kFwdBf16Dim64;
 extern const FwdInstance kFwdFp16Dim64;
+extern const FwdInstance kFwdBf16Dim128Float;  // float32 output
+extern const FwdInstance kFwdFp16Dim128Float;
+extern const FwdInstance kFwdBf16Dim64Float;
+extern const FwdInstance kFwdFp16Dim64Float;
 
 // The instance of that name, or an Error that lists the known ones.
 const FwdInstance& fwd_instance(const std::string& name);

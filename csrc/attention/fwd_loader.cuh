@@ -5,6 +5,7 @@
 #include "attention/fwd_params.h"
 #include "attention/fwd_smem.cuh"
 #include "ptx/bulk_copy.cuh"
+#include "ptx/sync.cuh"
 
 namespace fm3::attention {
 
@@ -64,6 +65,7 @@ class Loader {
     keys_.advance();
     smem_.entries[stage] = entry;
     if (entry.flags == 0) return full.arrive();
+    await_chunk(entry.key_block());
     const bool needs_columns = (entry.flags & kVectorsOfAll) != 0;
     full.arrive_expect_bytes(Smem::kBlockBytes + (needs_columns ? Smem::kColumnBytes : 0));
     ptx::load_tensor_5d(ptx::shared_address(smem_.k[stage]), &params_.k, full.address(), 0,
@@ -72,6 +74,18 @@ class Loader {
       const int32_t* columns = params_.mask.columns + (first_block + entry.key_block()) * (4 * kBlockKeys);
       ptx::load_bytes(ptx::shared_address(smem_.columns[stage]), columns, Smem::kColumnBytes, full.address());
     }
+  }
+
+  // Waits until the chunk that holds a key block has arrived; values come with their keys.
+  __device__ void await_chunk(int key_block) {
+    if (params_.ready.epochs == nullptr) return;
+    const int chunk = key_block / params_.ready.blocks_per_chunk;
+    if (chunk == ready_chunk_) return;
+    while (static_cast<int32_t>(ptx::load_acquire_system(params_.ready.epochs + chunk) - params_.ready.epoch) < 0) {
+      ptx::sleep(200);
+    }
+    ptx::fence_async_global();
+    ready_chunk_ = chunk;
   }
 
   // Of the entry before, if there was one.
@@ -106,6 +120,7 @@ class Loader {
   tile::Cursor<kConfig.stages> values_;
   tile::Cursor<kRowStages> rows_;
   Owed owed_;
+  int ready_chunk_ = -1;  // the last one that was waited for
 };
 
 }  // namespace fm3::attention

@@ -10,17 +10,26 @@ namespace fm3::attention {
 
 // What mask_prepare writes once a mask, and every kernel that walks blocks reads.
 struct PreparedMask {
-  int batch = 1;           // 1 or the problem's batch
-  int heads = 1;           // 1, kv heads or query heads
+  int batch = 1;  // 1 or the problem's batch
+  int heads = 1;  // 1, kv heads or query heads
   int num_rows = 0;
   int num_keys = 0;
-  int num_key_blocks = 0;  // of kBlockKeys keys
-  int num_row_blocks = 0;  // of block_rows rows
+  int num_key_blocks = 0;            // of kBlockKeys keys
+  int num_row_blocks = 0;            // of block_rows rows
   const int32_t* columns = nullptr;  // [batch, heads, key blocks, 4, kBlockKeys]: lts, lte, uts, ute; an empty span is
                                      // [kFar, 0), a column behind the last key hides every row
   const int4* extrema = nullptr;     // [batch, heads, key blocks * 2, 2]: of 64 columns, lower span then upper span
   const int4* row_blocks = nullptr;  // [batch, heads, row blocks], most work first: {row block, first key block, last
                                      // key block, number of key blocks visited}
+  const uint8_t* keep = nullptr;  // [batch, heads, row blocks, key blocks], 0 where a block is hidden beside what the
+                                  // columns hide; nullptr keeps all
+};
+
+// Keys and values that arrive while the kernel runs: a block is read when its chunk's epoch has come.
+struct ReadyFlags {
+  const uint32_t* epochs = nullptr;  // [chunks], written by others with release order; nullptr: all keys are there
+  uint32_t epoch = 0;                // ready from this epoch on, counted modulo 2^32
+  int blocks_per_chunk = 1;          // key blocks of a chunk
 };
 
 struct FwdParams {
@@ -29,7 +38,9 @@ struct FwdParams {
   CUtensorMap v;    // as k
   CUtensorMap out;  // as q
   PreparedMask mask;
-  float* lse = nullptr;  // [batch, query heads, rows] float32, natural logarithm
+  ReadyFlags ready;
+  float* out_float = nullptr;  // [batch, rows, query heads, head_dim] contiguous, in place of `out` where float_output
+  float* lse = nullptr;        // [batch, query heads, rows] float32, natural logarithm
   int32_t* next_tile = nullptr;  // [1], zero at launch: tiles taken beyond each CTA's first
   int batch = 0;
   int num_rows = 0;

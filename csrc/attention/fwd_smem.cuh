@@ -19,11 +19,11 @@ struct FwdSmem {
   static constexpr int kGroupBytes = 64 * kConfig.head_dim * 2;
 
   alignas(1024) uint8_t q[kRowStages][kConfig.consumer_warpgroups][kGroupBytes];  // [head_dim / 64][64][64], swizzled
-  alignas(1024) uint8_t k[kConfig.stages][kBlockBytes];     // [head_dim / 64][block keys][64], swizzled
-  alignas(1024) uint8_t v[kConfig.stages][kBlockBytes];     // the same
+  alignas(1024) uint8_t k[kConfig.stages][kBlockBytes];         // [head_dim / 64][block keys][64], swizzled
+  alignas(1024) uint8_t v[kConfig.stages][kBlockBytes];         // the same
   alignas(16) int32_t columns[kConfig.stages][4 * kBlockKeys];  // lts, lte, uts, ute of the keys in k
-  BlockEntry entries[kConfig.stages];                       // what is in k
-  Tile tiles[kRowStages];                                   // what is in q
+  BlockEntry entries[kConfig.stages];                           // what is in k
+  Tile tiles[kRowStages];                                       // what is in q
   QueueStage queue[kQueueStages];
   FwdBarriers<kConfig> barriers;
 #ifdef FM3_WATCHDOG

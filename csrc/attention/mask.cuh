@@ -10,9 +10,9 @@ namespace fm3::attention {
 
 // Where a thread's scores lie in the mask.
 struct ScorePosition {
-  int row;           // of the fragment rows with h = 0
-  int column;        // first of the thread's columns within the block
-  int diagonal;      // num_keys - num_rows: row i sees keys up to i + diagonal under the causal span
+  int row;       // of the fragment rows with h = 0
+  int column;    // first of the thread's columns within the block
+  int diagonal;  // num_keys - num_rows: row i sees keys up to i + diagonal under the causal span
 };
 
 constexpr float kHidden = -__builtin_huge_valf();

@@ -84,8 +84,8 @@ __global__ void __launch_bounds__(32 * kWarpsPerCta)
 // One warp for one row block: which key blocks it visits. unsorted: [head, row blocks].
 template <int kWarpgroups>
 __global__ void __launch_bounds__(32 * kWarpsPerCta)
-    count_row_blocks(const int4* extrema, int4* unsorted, int num_rows, int num_key_blocks, int num_row_blocks,
-                     int num_heads) {
+    count_row_blocks(const int4* extrema, const uint8_t* keep, int4* unsorted, int num_rows, int num_key_blocks,
+                     int num_row_blocks, int num_heads) {
   const int64_t unit = static_cast<int64_t>(blockIdx.x) * kWarpsPerCta + threadIdx.x / 32;
   if (unit >= static_cast<int64_t>(num_heads) * num_row_blocks) return;
   const int64_t head = unit / num_row_blocks;
@@ -93,6 +93,7 @@ __global__ void __launch_bounds__(32 * kWarpsPerCta)
   const int4* head_extrema = extrema + head * num_key_blocks * 4;
   int first = num_key_blocks, last = -1, count = 0;
   for (int key_block = threadIdx.x % 32; key_block < num_key_blocks; key_block += 32) {
+    if (keep != nullptr && keep[unit * num_key_blocks + key_block] == 0) continue;
     if (classify_block<kWarpgroups>(head_extrema, key_block, 64 * kWarpgroups * row_block, num_rows) == 0) continue;
     first = min(first, key_block);
     last = key_block;
@@ -153,8 +154,8 @@ void prepare_mask(const ColumnVectors& vectors, const PreparedMask& mask, int4* 
                : block_rows == 192 ? count_row_blocks<3>
                                    : nullptr;
   if (count == nullptr) throw Error("prepare_mask: block_rows must be 64, 128 or 192");
-  count<<<ctas_for(row_blocks), threads, 0, stream>>>(mask.extrema, unsorted, mask.num_rows, mask.num_key_blocks,
-                                                      mask.num_row_blocks, num_heads);
+  count<<<ctas_for(row_blocks), threads, 0, stream>>>(mask.extrema, mask.keep, unsorted, mask.num_rows,
+                                                      mask.num_key_blocks, mask.num_row_blocks, num_heads);
   check(cudaGetLastError(), "count_row_blocks");
   sort_row_blocks<<<ctas_for(row_blocks), threads, 0, stream>>>(unsorted, sorted, mask.num_row_blocks, num_heads);
   check(cudaGetLastError(), "sort_row_blocks");

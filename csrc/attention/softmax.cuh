@@ -8,17 +8,17 @@
 
 namespace fm3::attention {
 
-// Exponentials are taken relative to a maximum that follows the true one only when it must: the result is the same, since
-// numerator and denominator share it, and what it saves is the reduction on the way to every exponential. It must once
-// a thread's sum over one block exceeds this bound; so no exponential ever does.
+// Exponentials are taken relative to a maximum that follows the true one only when it must: the result is the same,
+// since numerator and denominator share it, and what it saves is the reduction on the way to every exponential. It must
+// once a thread's sum over one block exceeds this bound; so no exponential ever does.
 constexpr float kLargestSum = 256.f;
 
 struct OnlineSoftmax {
   float max[2] = {-__builtin_huge_valf(), -__builtin_huge_valf()};  // of the raw scores; -inf: nothing visible yet
-  float sum[2] = {0.f, 0.f};                                         // of this thread's columns only
-  float factor[2] = {1.f, 1.f};                                      // by which the last block shrank what came before
-  bool rescales = false;                                             // some factor of the warp may not be 1
-  bool known = false;                                                // no maximum of the warp is -inf
+  float sum[2] = {0.f, 0.f};                                        // of this thread's columns only
+  float factor[2] = {1.f, 1.f};                                     // by which the last block shrank what came before
+  bool rescales = false;                                            // some factor of the warp may not be 1
+  bool known = false;                                               // no maximum of the warp is -inf
 
   // Exponentials of the first half of a block's scores.
   template <int kScores>
@@ -27,12 +27,14 @@ struct OnlineSoftmax {
     float partial[2];
     rescales = false;
     factor[0] = factor[1] = 1.f;
-    if (!known) [[unlikely]] raise(scores, scale_log2);
+    if (!known) [[unlikely]]
+      raise(scores, scale_log2);
     for (;;) {
       exponentiate<0>(scores, scale_log2, exponentials, partial);
-      // This branch depends on every exponential so far. The assembler moves arithmetic behind a later wait for products
-      // as it likes, but not across such a branch: so they overlap those products.
-      if (!exceeds(partial)) [[likely]] break;
+      // This branch depends on every exponential so far. The assembler moves arithmetic behind a later wait for
+      // products as it likes, but not across such a branch: so they overlap those products.
+      if (!exceeds(partial)) [[likely]]
+        break;
       raise(scores, scale_log2);
     }
     sum[0] += partial[0];
@@ -67,7 +69,8 @@ struct OnlineSoftmax {
   // Brings what was accumulated before the last block to its maximum.
   template <int kOutputs>
   __device__ __forceinline__ void rescale(float (&output)[kOutputs]) const {
-    if (!rescales) [[likely]] return;
+    if (!rescales) [[likely]]
+      return;
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) output[i] *= factor[i / 2 % 2];
   }

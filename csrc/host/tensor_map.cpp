@@ -32,12 +32,14 @@ cuuint64_t stride_bytes(int64_t stride, int64_t extent) { return extent > 1 ? 2 
 }  // namespace
 
 CUtensorMap make_row_map(const RowTensor& tensor, bool is_bf16, int box_rows) {
-  const cuuint64_t extents[5] = {64, static_cast<cuuint64_t>(tensor.rows), static_cast<cuuint64_t>(tensor.head_dim / 64),
-                                 static_cast<cuuint64_t>(tensor.heads), static_cast<cuuint64_t>(tensor.batch)};
+  const cuuint64_t extents[5] = {64, static_cast<cuuint64_t>(tensor.rows),
+                                 static_cast<cuuint64_t>(tensor.head_dim / 64), static_cast<cuuint64_t>(tensor.heads),
+                                 static_cast<cuuint64_t>(tensor.batch)};
   const cuuint64_t strides[4] = {stride_bytes(tensor.row_stride, tensor.rows), 128,
                                  stride_bytes(tensor.head_stride, tensor.heads),
                                  stride_bytes(tensor.batch_stride, tensor.batch)};
-  const cuuint32_t box[5] = {64, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(tensor.head_dim / 64), 1, 1};
+  const cuuint32_t box[5] = {64, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(tensor.head_dim / 64), 1,
+                             1};
   const cuuint32_t element_strides[5] = {1, 1, 1, 1, 1};
   CUtensorMap map{};
   check(encode_tiled()(&map, is_bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 5,

@@ -23,6 +23,16 @@ __device__ __forceinline__ void fence_barrier_init() {
 // fence.proxy.async: ordinary shared-memory stores of this thread come before later accesses by the copy engine.
 __device__ __forceinline__ void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// fence.proxy.async: what this thread knows to be written in global memory comes before its later copies by the engine.
+__device__ __forceinline__ void fence_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+
+// ld.acquire.sys: what its writer released, on this device or another, is seen afterwards.
+__device__ __forceinline__ uint32_t load_acquire_system(const uint32_t* address) {
+  uint32_t value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+
 // setmaxnreg.inc / .dec: every warp of the warpgroup must execute the same one.
 template <int kRegisters>
 __device__ __forceinline__ void increase_registers() {

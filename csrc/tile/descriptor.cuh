@@ -11,9 +11,9 @@
 
 namespace fm3::tile {
 
-constexpr int kPanelColumns = 64;      // 16-bit values in one swizzled row
-constexpr int kPanelRowBytes = 128;    // the same in bytes
-constexpr int kPatternBytes = 1024;    // eight swizzled rows
+constexpr int kPanelColumns = 64;    // 16-bit values in one swizzled row
+constexpr int kPanelRowBytes = 128;  // the same in bytes
+constexpr int kPatternBytes = 1024;  // eight swizzled rows
 
 // Bits 0-13 address, 16-29 leading byte offset, 32-45 stride byte offset (all in 16-byte units), 62-63 swizzle.
 __device__ __forceinline__ ptx::Operand make_operand(uint32_t address, uint32_t leading_bytes, uint32_t stride_bytes) {

@@ -1,7 +1,7 @@
 // Which element of a 64-row accumulator a thread holds (PTX ISA, "Register Fragments for wgmma.mma_async", D).
 //
-// Register 4 j + 2 h + c of a thread is row 16 warp + lane / 4 + 8 h, column 8 j + 2 (lane % 4) + c. Packed in pairs, the
-// same registers are the A operand of a product that sums over those columns.
+// Register 4 j + 2 h + c of a thread is row 16 warp + lane / 4 + 8 h, column 8 j + 2 (lane % 4) + c. Packed in pairs,
+// the same registers are the A operand of a product that sums over those columns.
 #pragma once
 
 #include <cstdint>

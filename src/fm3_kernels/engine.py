@@ -21,9 +21,12 @@ class Engine(Protocol):
     """
 
     def why_unsupported(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: DeviceMask, *, deterministic: bool
+        self, q: Tensor, k: Tensor, v: Tensor, mask: DeviceMask, *, deterministic: bool, backward: bool
     ) -> list[str]:
-        """Return every reason why this engine cannot serve such a call; empty if it can."""
+        """Return every reason why this engine cannot serve such a call; empty if it can.
+
+        `backward` says that gradients will be asked of it, too; `deterministic` is about them.
+        """
         ...
 
     def forward(

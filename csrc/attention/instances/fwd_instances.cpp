@@ -4,7 +4,8 @@
 namespace fm3::attention {
 
 std::vector<const FwdInstance*> fwd_instances() {
-  return {&kFwdBf16Dim64, &kFwdBf16Dim128, &kFwdFp16Dim64, &kFwdFp16Dim128};
+  return {&kFwdBf16Dim64,      &kFwdBf16Dim128,      &kFwdFp16Dim64,      &kFwdFp16Dim128,
+          &kFwdBf16Dim64Float, &kFwdBf16Dim128Float, &kFwdFp16Dim64Float, &kFwdFp16Dim128Float};
 }
 
 const FwdInstance& fwd_instance(const std::string& name) {
