@@ -3,6 +3,7 @@
 
 #include "attention/block_classify.cuh"
 #include "attention/bwd_config.h"
+#include "attention/fwd_params.h"
 
 namespace fm3::attention {
 
@@ -17,19 +18,25 @@ __device__ inline uint32_t classify_half(const ColumnExtrema& half, int row_star
   return kLeftVisible | cuts;
 }
 
+// Whether the map of blocks to keep, if the mask has one, keeps this one. head: index into [batch, heads] of the mask.
+__device__ inline bool keeps_row_block(const PreparedMask& mask, int head, int key_block, int row_block) {
+  if (mask.keep == nullptr) return true;
+  const int64_t rows = static_cast<int64_t>(head) * mask.num_row_blocks + row_block / kBwdBlocksOfKeep;
+  return mask.keep[rows * mask.num_key_blocks + key_block] != 0;
+}
+
 // Flags of both halves of key block `key_block` against row block `row_block`, kFlagBits each.
-// extrema: [key blocks * 2, 2] of one batch entry and mask head.
-__device__ inline uint32_t classify_row_block(const int4* extrema, int key_block, int row_block, int num_rows) {
-  const int4* packed = extrema + 4 * static_cast<int64_t>(key_block);
+__device__ inline uint32_t classify_row_block(const PreparedMask& mask, int head, int key_block, int row_block) {
+  const int4* packed = mask.extrema + 4 * (static_cast<int64_t>(head) * mask.num_key_blocks + key_block);
   const int start = kBwdRows * row_block;
-  const int end = min(start + kBwdRows, num_rows);
+  const int end = min(start + kBwdRows, mask.num_rows);
   uint32_t flags = 0;
 #pragma unroll 1  // few registers matter more than time here
   for (int half = 0; half < kBwdWarpgroups; ++half) {
     const ColumnExtrema columns{SpanExtrema::unpack(packed[2 * half]), SpanExtrema::unpack(packed[2 * half + 1])};
     flags |= classify_half(columns, start, end) << (kFlagBits * half);
   }
-  return flags;
+  return keeps_row_block(mask, head, key_block, row_block) ? flags : 0;
 }
 
 }  // namespace fm3::attention

@@ -7,6 +7,7 @@ namespace fm3::attention {
 
 constexpr int kBwdRows = 64;         // query rows of a block
 constexpr int kBwdWarpgroups = 2;    // consumers, kHalfKeys keys each
+constexpr int kBwdBlocksOfKeep = 2;  // blocks of kBwdRows rows in a row block of the prepared mask
 
 struct BwdConfig {
   Dtype dtype;

@@ -35,9 +35,6 @@ class BwdConsumer {
         for (bool more = true; more;) more = sees_block() ? run_blocks() : skip_block();
         release(smem_.barriers.k_empty);
         release(smem_.barriers.v_empty);
-      } else {
-        release(smem_.barriers.do_empty[d_out_.stage]);
-        d_out_.advance();
       }
       const KeyTile tile = smem_.tiles[q_.stage];
       __syncwarp();
@@ -146,7 +143,6 @@ class BwdConsumer {
     marks_ = smem_.entries[q_.stage].row_block_and_marks;
     flags_ = smem_.entries[q_.stage].flags;
   }
-
 
   __device__ __forceinline__ bool is_last() const { return whole_warp((marks_ & RowEntry::kLast) != 0); }
 
@@ -361,14 +357,20 @@ class BwdConsumer {
     if (params_.dk_float != nullptr) {
       write_keys(dv_, 1.f, params_.dv_float, tile, thread, warpgroup);
       write_keys(dk_, params_.scale, params_.dk_float, tile, thread, warpgroup);
+      if (params_.done.epochs != nullptr) {
+        ptx::barrier_sync(static_cast<int>(BwdNamedBarrier::kOutput) + warpgroup, 128);
+        if (thread == 0) smem_.stored_chunk[warpgroup] = tile.key_block / params_.done.blocks_per_chunk;
+      }
       return;
     }
     stage_keys(dv_, 1.f, smem_.ds[warpgroup], thread);
     stage_keys(dk_, params_.scale, smem_.dq[warpgroup], thread);
     ptx::fence_async_shared();
     ptx::barrier_sync(static_cast<int>(BwdNamedBarrier::kOutput) + warpgroup, 128);
+    if (thread != 0) return;
+    if (params_.done.epochs != nullptr) smem_.stored_chunk[warpgroup] = tile.key_block / params_.done.blocks_per_chunk;
     const int key = tile.key_block * kBlockKeys + warpgroup * kHalfKeys;
-    if (thread == 0 && key < params_.mask.num_keys) {
+    if (key < params_.mask.num_keys) {
       ptx::store_tensor_5d(&params_.dv, ptx::shared_address(smem_.ds[warpgroup]), 0, key, 0, tile.kv_head, tile.batch);
       ptx::store_tensor_5d(&params_.dk, ptx::shared_address(smem_.dq[warpgroup]), 0, key, 0, tile.kv_head, tile.batch);
       ptx::commit_bulk();
@@ -410,9 +412,26 @@ class BwdConsumer {
     }
   }
 
-  // Until the tile stored last has left shared memory.
+  // Until the tile stored last has left shared memory; where others wait for chunks, until it is in place, and says so.
   __device__ __forceinline__ void finish_stores() {
-    if (thread_ == 0) ptx::wait_bulk_read<0>();
+    if (thread_ != 0) return;
+    if (params_.done.epochs == nullptr) return ptx::wait_bulk_read<0>();
+    ptx::wait_bulk<0>();
+    count_stored_tile();
+  }
+
+  // Counts this warpgroup's part of the tile stored last, if there is one that was not; the last of a chunk sets its epoch.
+  __device__ __forceinline__ void count_stored_tile() {
+    const DoneFlags& done = params_.done;
+    const int chunk = smem_.stored_chunk[warpgroup_];
+    if (chunk < 0) return;
+    smem_.stored_chunk[warpgroup_] = -1;
+    const int blocks = min(done.blocks_per_chunk, params_.mask.num_key_blocks - chunk * done.blocks_per_chunk);
+    ptx::fence_async();
+    const int before = ptx::add_acquire_release(done.stored + chunk, 1);
+    if (before + 1 == kBwdWarpgroups * blocks * params_.batch * params_.kv_heads) {
+      ptx::store_release_system(done.epochs + chunk, done.epoch);
+    }
   }
 
   __device__ __forceinline__ void sync_consumers() {

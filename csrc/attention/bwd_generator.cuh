@@ -15,17 +15,23 @@ class BwdGenerator {
       : params_(params), smem_(smem) {}
 
   __device__ void run() {
-    for (int index = blockIdx.x; index < params_.num_tiles;) {
+    // In the deterministic order every tile is taken from the counter: a CTA that has not started owns none, so whoever
+    // waits for a tile before its own waits for a CTA that runs.
+    for (int index = params_.turns != nullptr ? take_tile() : blockIdx.x; index < params_.num_tiles;) {
       queue_tile(index);
       if (params_.turns != nullptr) await_loader();
-      int taken = 0;
-      if (lane() == 0) taken = atomicAdd(params_.next_tile, 1);
-      index = static_cast<int>(gridDim.x) + __shfl_sync(~0u, taken, 0);
+      index = take_tile();
     }
     publish(lane() == 0, {RowEntry::kStop, 0, 0, 0});
   }
 
  private:
+  __device__ int take_tile() {
+    int taken = 0;
+    if (lane() == 0) taken = atomicAdd(params_.next_tile, 1);
+    return __shfl_sync(~0u, taken, 0) + (params_.turns != nullptr ? 0 : static_cast<int>(gridDim.x));
+  }
+
   // Tiles come in sections of pairs whose rows fit in L2 together; within a section key blocks in their sorted order, and
   // for each the section's pairs side by side.
   __device__ void queue_tile(int index) {
@@ -49,24 +55,23 @@ class BwdGenerator {
     if (last_head < first_head) return publish(lane() == 0, {RowEntry::kFirst | RowEntry::kLast, 0, 0, 0});
     mark_ = RowEntry::kFirst;
     smem_.last_head = last_head;  // every lane writes the same, and reads it below
-    for (; tile_.head <= smem_.last_head; ++tile_.head) queue_rows(tile_.head == smem_.last_head);
+    for (; tile_.head <= smem_.last_head; ++tile_.head) queue_rows();
   }
 
-  __device__ void queue_rows(bool is_last_head) {
+  __device__ void queue_rows() {
     const int4 record = record_of(tile_.head);
     const int first = record.y, last = record.z;
     const int mask = mask_of(tile_.head);
-    const int4* extrema = params_.mask.extrema + static_cast<int64_t>(mask) * params_.mask.num_key_blocks * 4;
     const int row_blocks = params_.lists.num_row_blocks;
     for (int base = first; base <= last; base += kBwdQueueEntries) {
       const int row_block = base + lane();
       uint32_t flags = 0;
-      if (row_block <= last) flags = classify_row_block(extrema, tile_.key_block, row_block, params_.num_rows);
+      if (row_block <= last) flags = classify_row_block(params_.mask, mask, tile_.key_block, row_block);
       const uint32_t lanes = __ballot_sync(~0u, flags != 0);
       if (lanes == 0) continue;
       RowEntry entry{static_cast<uint32_t>(row_block), flags, 0, 0};
       if ((lanes & ((1u << lane()) - 1)) == 0) entry.row_block_and_marks |= mark_;
-      if (is_last_head && row_block == last) entry.row_block_and_marks |= RowEntry::kLast;
+      if (row_block == last && tile_.head == smem_.last_head) entry.row_block_and_marks |= RowEntry::kLast;
       entry.block = (tile_.batch * params_.query_heads + tile_.head) * row_blocks + row_block;
       if (params_.turns != nullptr && flags != 0) {
         const int words = (params_.mask.num_key_blocks + 31) / 32;

@@ -35,6 +35,7 @@ __device__ __forceinline__ void run_bwd(const BwdParams& params) {
   if (threadIdx.x == 0) {
     smem.barriers.init();
     ptx::fence_barrier_init();
+    for (int& chunk : smem.stored_chunk) chunk = -1;
 #ifdef FM3_WATCHDOG
     smem.consumers_left = 128 * kBwdWarpgroups;
 #endif
@@ -77,6 +78,10 @@ void launch_bwd(const BwdParams& params, int num_ctas, cudaStream_t stream) {
     check(cudaDeviceGetAttribute(&num_ctas, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
   }
   check(cudaMemsetAsync(params.next_tile, 0, sizeof(int32_t), stream), "cudaMemsetAsync");
+  if (params.done.epochs != nullptr) {
+    const int chunks = (params.mask.num_key_blocks + params.done.blocks_per_chunk - 1) / params.done.blocks_per_chunk;
+    check(cudaMemsetAsync(params.done.stored, 0, chunks * sizeof(int32_t), stream), "cudaMemsetAsync");
+  }
   kKernel<<<num_ctas, kConfig.num_threads(), kBytes, stream>>>(params);
   check(cudaGetLastError(), "bwd_kernel");
 }

@@ -22,14 +22,15 @@ class BwdLoader {
   }
 
  private:
-  // Returns whether the list ends here. A tile's rows are asked for before its keys: room for keys is only free once the
-  // tile before is through, room for rows is free earlier.
+  // Returns whether the list ends here. Rows are asked for before their gradients, which are wanted later and whose room
+  // falls free later; a tile's rows before its keys, whose room is only free once the tile before is through. An entry
+  // without flags takes no room for gradients.
   // This role has few registers, so it keeps no entry: it reads what it needs, when it needs it.
   __device__ bool load_blocks(const RowQueueStage& queued) {
     for (int i = 0; i < queued.count; ++i) {
       const RowEntry& entry = queued.entries[i];
-      load_row_gradients(entry, queued.tile);
       load_rows(entry, queued.tile);
+      if (entry.flags != 0) load_row_gradients(entry, queued.tile);
       if (entry.is_first() && entry.flags != 0) load_keys(queued.tile);
       if (entry.stops()) return true;
     }
@@ -41,7 +42,6 @@ class BwdLoader {
     tile::Barrier& full = smem_.barriers.do_full[stage];
     smem_.barriers.do_empty[stage].wait(d_out_.parity ^ 1);
     d_out_.advance();
-    if (entry.flags == 0) return full.arrive();
     full.arrive_expect_bytes(Smem::kRowBytes);
     ptx::load_tensor_5d(ptx::shared_address(smem_.d_out[stage]), &params_.d_out, full.address(), 0,
                         entry.row_block() * kBwdRows, 0, tile.head, tile.batch);

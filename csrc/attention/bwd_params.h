@@ -21,6 +21,14 @@ struct BwdLists {
                                      // for the deterministic order
 };
 
+// Others wait for dK and dV of a chunk of keys: it is done once those of all its blocks, heads and batch entries are stored.
+struct DoneFlags {
+  uint32_t* epochs = nullptr;  // [chunks], set to `epoch` with release order at system scope; nullptr: nobody waits
+  uint32_t epoch = 0;
+  int blocks_per_chunk = 1;   // key blocks of a chunk
+  int32_t* stored = nullptr;  // [chunks], zeroed by the launch: halves of tiles stored
+};
+
 struct BwdParams {
   CUtensorMap q;      // {64, rows, head_dim / 64, query heads, batch}; box {64, 64, head_dim / 64, 1, 1}
   CUtensorMap d_out;  // as q
@@ -32,13 +40,14 @@ struct BwdParams {
   float* dv_float = nullptr;  // of dk; so is this one. For sums that go on elsewhere and are rounded there
   PreparedMask mask;
   BwdLists lists;
+  DoneFlags done;
   float* dq_sums = nullptr;           // [batch, query heads, row blocks, kBwdRows * head_dim] float32, zero at launch, in
                                       // fragment order (see bwd_dq.cuh)
   const float* row_terms = nullptr;   // [batch, query heads, row blocks, 2, kBwdRows]: -LSE in base 2 (-inf for rows that see
                                       // nothing and rows beyond the last), rowsum(dO O) - dLSE; rows in term_place order
   int32_t* turns = nullptr;           // [batch, query heads, row blocks], zero at launch: additions done to each block of
                                       // dq_sums; null: additions come in any order
-  int32_t* next_tile = nullptr;       // [1], zero at launch: tiles taken beyond each CTA's first
+  int32_t* next_tile = nullptr;       // [1], zeroed by the launch: tiles taken; unordered, beyond each CTA's first
   int batch = 0;
   int num_rows = 0;
   int query_heads = 0;

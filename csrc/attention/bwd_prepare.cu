@@ -10,16 +10,14 @@ constexpr int kWarpsPerCta = 8;
 
 // One warp for one key block: which row blocks it visits. records: [head, key blocks].
 __global__ void __launch_bounds__(32 * kWarpsPerCta)
-    count_key_blocks(const int4* extrema, int4* records, int num_rows, int num_key_blocks, int num_row_blocks,
-                     int num_heads) {
+    count_key_blocks(const PreparedMask mask, int4* records, int num_row_blocks) {
   const int64_t unit = static_cast<int64_t>(blockIdx.x) * kWarpsPerCta + threadIdx.x / 32;
-  if (unit >= static_cast<int64_t>(num_heads) * num_key_blocks) return;
-  const int64_t head = unit / num_key_blocks;
-  const int key_block = static_cast<int>(unit % num_key_blocks);
-  const int4* head_extrema = extrema + head * num_key_blocks * 4;
+  if (unit >= static_cast<int64_t>(mask.batch) * mask.heads * mask.num_key_blocks) return;
+  const int head = static_cast<int>(unit / mask.num_key_blocks);
+  const int key_block = static_cast<int>(unit % mask.num_key_blocks);
   int first = num_row_blocks, last = -1, count = 0;
   for (int row_block = threadIdx.x % 32; row_block < num_row_blocks; row_block += 32) {
-    if (classify_row_block(head_extrema, key_block, row_block, num_rows) == 0) continue;
+    if (classify_row_block(mask, head, key_block, row_block) == 0) continue;
     first = min(first, row_block);
     last = row_block;
     ++count;
@@ -50,20 +48,18 @@ __global__ void __launch_bounds__(32 * kWarpsPerCta)
 
 // One warp for one row block: which places of the order visit it. visits: [head, row blocks, words].
 __global__ void __launch_bounds__(32 * kWarpsPerCta)
-    list_visits(const int4* extrema, const int4* sorted, uint2* visits, int num_rows, int num_key_blocks,
-                int num_row_blocks, int num_heads, int heads_per_order) {
+    list_visits(const PreparedMask mask, const int4* sorted, uint2* visits, int num_row_blocks, int heads_per_order) {
   const int64_t unit = static_cast<int64_t>(blockIdx.x) * kWarpsPerCta + threadIdx.x / 32;
-  if (unit >= static_cast<int64_t>(num_heads) * num_row_blocks) return;
-  const int64_t head = unit / num_row_blocks;
+  if (unit >= static_cast<int64_t>(mask.batch) * mask.heads * num_row_blocks) return;
+  const int head = static_cast<int>(unit / num_row_blocks);
   const int row_block = static_cast<int>(unit % num_row_blocks);
-  const int lane = threadIdx.x % 32, words = (num_key_blocks + 31) / 32;
-  const int4* head_extrema = extrema + head * num_key_blocks * 4;
-  const int4* order = sorted + head / heads_per_order * heads_per_order * num_key_blocks;
+  const int lane = threadIdx.x % 32, words = (mask.num_key_blocks + 31) / 32;
+  const int first_head = head / heads_per_order * heads_per_order;
+  const int4* order = sorted + static_cast<int64_t>(first_head) * mask.num_key_blocks;
   uint32_t before = 0;
   for (int word = 0; word < words; ++word) {
     const int place = 32 * word + lane;
-    const bool visited = place < num_key_blocks &&
-                         classify_row_block(head_extrema, order[place].x, row_block, num_rows) != 0;
+    const bool visited = place < mask.num_key_blocks && classify_row_block(mask, head, order[place].x, row_block) != 0;
     const uint32_t bits = __ballot_sync(~0u, visited);
     if (lane == 0) visits[unit * words + word] = make_uint2(bits, before);
     before += __popc(bits);
@@ -90,16 +86,17 @@ void prepare_bwd_lists(const PreparedMask& mask, const BwdLists& lists, KeyOrder
   auto* records = const_cast<int4*>(lists.records);
   auto* sorted = const_cast<int4*>(lists.sorted);
   if (key_blocks == 0) return;
-  count_key_blocks<<<ctas_for(key_blocks), threads, 0, stream>>>(mask.extrema, records, mask.num_rows, mask.num_key_blocks,
-                                                                 lists.num_row_blocks, num_heads);
+  count_key_blocks<<<ctas_for(key_blocks), threads, 0, stream>>>(mask, records, lists.num_row_blocks);
   check(cudaGetLastError(), "count_key_blocks");
   sort_key_blocks<<<ctas_for(key_blocks), threads, 0, stream>>>(records, sorted, order, mask.num_key_blocks, num_heads);
   check(cudaGetLastError(), "sort_key_blocks");
   if (lists.visits == nullptr || row_blocks == 0) return;
+  if (mask.heads % kv_heads != 0 && kv_heads % mask.heads != 0) {
+    throw Error("prepare_backward_lists: of mask heads and kv heads one must be a multiple of the other");
+  }
   const int heads_per_order = mask.heads > kv_heads ? mask.heads / kv_heads : 1;
-  list_visits<<<ctas_for(row_blocks), threads, 0, stream>>>(mask.extrema, sorted, const_cast<uint2*>(lists.visits),
-                                                            mask.num_rows, mask.num_key_blocks, lists.num_row_blocks,
-                                                            num_heads, heads_per_order);
+  list_visits<<<ctas_for(row_blocks), threads, 0, stream>>>(mask, sorted, const_cast<uint2*>(lists.visits),
+                                                            lists.num_row_blocks, heads_per_order);
   check(cudaGetLastError(), "list_visits");
 }
 

@@ -43,6 +43,7 @@ struct BwdSmem {
   RowEntry entries[kConfig.q_stages];                      // what is in q
   KeyTile tiles[kConfig.q_stages];                         // and whose it is
   DqTarget dq_targets[kDqRing];
+  int stored_chunk[kBwdWarpgroups];  // of the tile that the warpgroup's first thread stored last and has not counted, or -1
   volatile int last_head;  // the generator's own: last query head of its tile that sees any of its keys
   RowQueueStage queue[kBwdQueueStages];
   BwdBarriers<kConfig> barriers;

@@ -13,13 +13,6 @@ __device__ __forceinline__ void reduce_add_bytes(float* destination, uint32_t so
                : "memory");
 }
 
-// red.v4.f32: four floats added to 16 aligned bytes, each atomically; no ordering.
-__device__ __forceinline__ void reduce_add_x4(float* destination, float a, float b, float c, float d) {
-  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(destination), "f"(a), "f"(b), "f"(c),
-               "f"(d)
-               : "memory");
-}
-
 // st.shared.v4: 16 aligned bytes.
 __device__ __forceinline__ void store_shared_x4(uint32_t address, float a, float b, float c, float d) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
@@ -47,6 +40,19 @@ __device__ __forceinline__ int32_t load_acquire(const int32_t* address) {
 // red.release.gpu.add: what this thread did or saw before comes before the addition.
 __device__ __forceinline__ void add_release(int32_t* address, int32_t value) {
   asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+
+// atom.acq_rel.gpu.add: the value before. What this thread did or saw before comes before the addition, and what came before
+// the additions that it follows is seen afterwards.
+__device__ __forceinline__ int32_t add_acquire_release(int32_t* address, int32_t value) {
+  int32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;" : "=r"(before) : "l"(address), "r"(value) : "memory");
+  return before;
+}
+
+// st.release.sys: what this thread did or saw before is seen by whoever acquires the value, on this device or another.
+__device__ __forceinline__ void store_release_system(uint32_t* address, uint32_t value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 
 // fence.proxy.async, all state spaces: orders this thread's ordinary accesses and those of the copy engine.
