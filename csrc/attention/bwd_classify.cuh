@@ -12,8 +12,8 @@ __device__ inline uint32_t classify_half(const ColumnExtrema& half, int row_star
   if (half.hides_all(row_start, row_end)) return 0;
   uint32_t cuts = half.lower.ends_to_compare(row_start, row_end, kLowerStart, kLowerEnd);
   if (half.upper.touches(row_start, row_end)) {
-    cuts |= half.upper.diagonal ? kUpperDiagonal
-                                : half.upper.ends_to_compare(row_start, row_end, kUpperStart, kUpperEnd);
+    cuts |=
+        half.upper.diagonal ? kUpperDiagonal : half.upper.ends_to_compare(row_start, row_end, kUpperStart, kUpperEnd);
   }
   return kLeftVisible | cuts;
 }

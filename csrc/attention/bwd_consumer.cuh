@@ -1,7 +1,7 @@
 // Role 3, two warpgroups of 64 keys each: transposed scores, their gradient, and the three products that use it.
 //
-// A warpgroup's stretch of visible row blocks is a pipeline. While exponentials are taken the products for dP run, while dS
-// is formed those for dV run, and while dQ leaves those for dK and for the next block's scores run.
+// A warpgroup's stretch of visible row blocks is a pipeline. While exponentials are taken the products for dP run,
+// while dS is formed those for dV run, and while dQ leaves those for dK and for the next block's scores run.
 #pragma once
 
 #include "attention/bwd_dq.cuh"
@@ -50,16 +50,16 @@ class BwdConsumer {
  private:
   static constexpr int kDim = kConfig.head_dim;
   static constexpr int kDqColumns = kDim / 2;  // of one warpgroup
-  static constexpr ptx::Element kElement =
-      kConfig.dtype == Dtype::kBf16 ? ptx::Element::kBf16 : ptx::Element::kFp16;
+  static constexpr ptx::Element kElement = kConfig.dtype == Dtype::kBf16 ? ptx::Element::kBf16 : ptx::Element::kFp16;
   using ScoreProduct = ptx::SharedProduct<kElement, kBwdRows, ptx::Major::kSummed>;
   using DqProduct = ptx::SharedProduct<kElement, kDqColumns, ptx::Major::kOuter>;
   using KeyProduct = ptx::Wgmma<kElement, kDim>;
   using Order = DqOrder<kDim>;
   static_assert(kConfig.do_stages == 2, "dS alternates with dO");
 
-  // A run: row blocks of one tile that this warpgroup sees, one behind the other. At the head of the loop the scores and dP of
-  // the current block are under way, and behind the first one dK of the block before. Returns whether the tile goes on.
+  // A run: row blocks of one tile that this warpgroup sees, one behind the other. At the head of the loop the scores
+  // and dP of the current block are under way, and behind the first one dK of the block before. Returns whether the
+  // tile goes on.
   //
   // While products run shared memory answers late: what comes from there is asked for a step ahead, and all waiting for
   // other roles is done beside the products of dQ and dK.
@@ -112,7 +112,8 @@ class BwdConsumer {
     }
   }
 
-  // A block that only the other warpgroup sees: half of its dQ is still this one's to do. Returns whether the tile goes on.
+  // A block that only the other warpgroup sees: half of its dQ is still this one's to do. Returns whether the tile goes
+  // on.
   __device__ __forceinline__ bool skip_block() {
     sync_consumers();
     ptx::warpgroup_arrive();
@@ -146,8 +147,8 @@ class BwdConsumer {
 
   __device__ __forceinline__ bool is_last() const { return whole_warp((marks_ & RowEntry::kLast) != 0); }
 
-  // The vote says nothing new, but from it the compiler knows that whole warps agree; else it serialises the products and
-  // computes their operands in vector registers.
+  // The vote says nothing new, but from it the compiler knows that whole warps agree; else it serialises the products
+  // and computes their operands in vector registers.
   __device__ __forceinline__ static bool whole_warp(bool condition) { return __any_sync(~0u, condition); }
 
   __device__ __forceinline__ bool sees_half(int half) const {
@@ -180,9 +181,7 @@ class BwdConsumer {
   }
 
   // S^T = K Q^T, this warpgroup's keys by the block's rows.
-  __device__ __forceinline__ void issue_scores() {
-    issue_rows_product(scores_, smem_.k, smem_.q[q_.stage]);
-  }
+  __device__ __forceinline__ void issue_scores() { issue_rows_product(scores_, smem_.k, smem_.q[q_.stage]); }
 
   // dP^T = V dO^T.
   __device__ __forceinline__ void issue_dp() {
@@ -198,7 +197,8 @@ class BwdConsumer {
     ScoreProduct::overwrite(result, a, b);
 #pragma unroll
     for (int step = 1; step < kDim / 16; ++step) {
-      ScoreProduct::accumulate(result, a + tile::k_major_step(step, kBlockKeys), b + tile::k_major_step(step, kBwdRows));
+      ScoreProduct::accumulate(result, a + tile::k_major_step(step, kBlockKeys),
+                               b + tile::k_major_step(step, kBwdRows));
     }
     ptx::warpgroup_commit();
   }
@@ -295,7 +295,8 @@ class BwdConsumer {
   __device__ __forceinline__ void issue_dq_half(int half, bool overwrites) {
     const uint32_t half_bytes = half * (kHalfKeys * tile::kPanelRowBytes);
     const ptx::Operand a = tile::mn_major(ptx::shared_address(smem_.ds[d_out_.stage]) + half_bytes, kBlockKeys);
-    const uint32_t columns = kDim == 128 ? warpgroup_ * (kBlockKeys * tile::kPanelRowBytes) : warpgroup_ * (kDqColumns * 2);
+    const uint32_t columns =
+        kDim == 128 ? warpgroup_ * (kBlockKeys * tile::kPanelRowBytes) : warpgroup_ * (kDqColumns * 2);
     const ptx::Operand b = tile::mn_major(ptx::shared_address(smem_.k) + half_bytes + columns, kBlockKeys);
     if (overwrites) {
       DqProduct::overwrite(dq(), a, b);
@@ -309,14 +310,15 @@ class BwdConsumer {
   }
 
   // dQ takes the registers of dP: one is spent before the other is made.
-  __device__ __forceinline__ float (&dq())[kDqColumns / 2] {
+  __device__ __forceinline__ float (&dq()) [kDqColumns / 2] {
     if constexpr (kDqColumns == kBwdRows) {
       return dp_;
     } else {
-      return *reinterpret_cast<float(*)[kDqColumns / 2]>(&dp_);
+      return *reinterpret_cast<float (*)[kDqColumns / 2]>(&dp_);
     }
+  } __device__ __forceinline__ void pin_dq() {
+    ptx::pin(dq());
   }
-  __device__ __forceinline__ void pin_dq() { ptx::pin(dq()); }
 
   // Hands this warpgroup's part of dQ to the writers. There must be room.
   __device__ __forceinline__ void send_dq() {
@@ -386,11 +388,10 @@ class BwdConsumer {
     for (int i = 0; i < kDim / 16; ++i) {
       const int word = 2 * i + lane / 16;
       const float* x = values + 8 * i;
-      ptx::store_matrix_x4(staged + (word / 8) * (kHalfKeys * tile::kPanelRowBytes) + tile::swizzled_offset(row, word % 8),
-                           tile::pack<kElement>(x[0] * factor, x[1] * factor),
-                           tile::pack<kElement>(x[2] * factor, x[3] * factor),
-                           tile::pack<kElement>(x[4] * factor, x[5] * factor),
-                           tile::pack<kElement>(x[6] * factor, x[7] * factor));
+      ptx::store_matrix_x4(
+          staged + (word / 8) * (kHalfKeys * tile::kPanelRowBytes) + tile::swizzled_offset(row, word % 8),
+          tile::pack<kElement>(x[0] * factor, x[1] * factor), tile::pack<kElement>(x[2] * factor, x[3] * factor),
+          tile::pack<kElement>(x[4] * factor, x[5] * factor), tile::pack<kElement>(x[6] * factor, x[7] * factor));
     }
   }
 
@@ -402,7 +403,8 @@ class BwdConsumer {
     for (int h = 0; h < 2; ++h) {
       const int key = first + 8 * h;
       if (key >= params_.mask.num_keys) continue;
-      const int64_t row = (static_cast<int64_t>(tile.batch) * params_.mask.num_keys + key) * params_.kv_heads + tile.kv_head;
+      const int64_t row =
+          (static_cast<int64_t>(tile.batch) * params_.mask.num_keys + key) * params_.kv_heads + tile.kv_head;
       float* at = result + row * kDim + tile::fragment_column(thread);
 #pragma unroll
       for (int j = 0; j < kDim / 8; ++j) {
@@ -420,7 +422,8 @@ class BwdConsumer {
     count_stored_tile();
   }
 
-  // Counts this warpgroup's part of the tile stored last, if there is one that was not; the last of a chunk sets its epoch.
+  // Counts this warpgroup's part of the tile stored last, if there is one that was not; the last of a chunk sets its
+  // epoch.
   __device__ __forceinline__ void count_stored_tile() {
     const DoneFlags& done = params_.done;
     const int chunk = smem_.stored_chunk[warpgroup_];

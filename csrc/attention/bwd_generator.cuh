@@ -11,8 +11,7 @@ namespace fm3::attention {
 template <BwdConfig kConfig>
 class BwdGenerator {
  public:
-  __device__ BwdGenerator(const BwdParams& params, BwdSmem<kConfig>& smem)
-      : params_(params), smem_(smem) {}
+  __device__ BwdGenerator(const BwdParams& params, BwdSmem<kConfig>& smem) : params_(params), smem_(smem) {}
 
   __device__ void run() {
     // In the deterministic order every tile is taken from the counter: a CTA that has not started owns none, so whoever
@@ -32,8 +31,8 @@ class BwdGenerator {
     return __shfl_sync(~0u, taken, 0) + (params_.turns != nullptr ? 0 : static_cast<int>(gridDim.x));
   }
 
-  // Tiles come in sections of pairs whose rows fit in L2 together; within a section key blocks in their sorted order, and
-  // for each the section's pairs side by side.
+  // Tiles come in sections of pairs whose rows fit in L2 together; within a section key blocks in their sorted order,
+  // and for each the section's pairs side by side.
   __device__ void queue_tile(int index) {
     const int key_blocks = params_.mask.num_key_blocks;
     const int num_pairs = params_.batch * params_.kv_heads;
@@ -75,7 +74,8 @@ class BwdGenerator {
       entry.block = (tile_.batch * params_.query_heads + tile_.head) * row_blocks + row_block;
       if (params_.turns != nullptr && flags != 0) {
         const int words = (params_.mask.num_key_blocks + 31) / 32;
-        const uint2 visits = params_.lists.visits[(static_cast<int64_t>(mask) * row_blocks + row_block) * words + place_ / 32];
+        const uint2 visits =
+            params_.lists.visits[(static_cast<int64_t>(mask) * row_blocks + row_block) * words + place_ / 32];
         entry.turn = static_cast<int>(visits.y) + __popc(visits.x & ((1u << (place_ % 32)) - 1));
       }
       publish(flags != 0, entry);
@@ -83,8 +83,8 @@ class BwdGenerator {
     }
   }
 
-  // Until the loader has dealt with all that is queued. Where additions come in order, whoever takes a tile must begin it
-  // soon: others may be waiting for it.
+  // Until the loader has dealt with all that is queued. Where additions come in order, whoever takes a tile must begin
+  // it soon: others may be waiting for it.
   __device__ void await_loader() {
     const uint32_t last = num_published_ - 1;
     smem_.barriers.queue_empty[last % kBwdQueueStages].wait(last / kBwdQueueStages % 2);
@@ -121,8 +121,8 @@ class BwdGenerator {
   const BwdParams& params_;
   BwdSmem<kConfig>& smem_;
   KeyTile tile_{};
-  int place_ = 0;      // of the tile's key block in the order
-  uint32_t mark_ = 0;  // of the next entry
+  int place_ = 0;               // of the tile's key block in the order
+  uint32_t mark_ = 0;           // of the next entry
   uint32_t num_published_ = 0;  // queue stages
 };
 

@@ -24,8 +24,9 @@ __device__ inline void watch_bwd(volatile int& consumers_left) {
 // The body of a kernel; an instance is a __global__ function of kConfig.num_threads() threads around it.
 template <BwdConfig kConfig>
 __device__ __forceinline__ void run_bwd(const BwdParams& params) {
-  static_assert(kConfig.is_valid(), "BwdConfig: head_dim 64 or 128, 2 stages or more, register counts multiples of 8 that "
-                                    "fit 65536 in all");
+  static_assert(kConfig.is_valid(),
+                "BwdConfig: head_dim 64 or 128, 2 stages or more, register counts multiples of 8 that "
+                "fit 65536 in all");
   using Smem = BwdSmem<kConfig>;
   static_assert(sizeof(Smem) <= 232448, "BwdConfig: shared memory exceeds the 227 KB of a CTA");
   extern __shared__ __align__(1024) uint8_t shared_memory[];

@@ -22,10 +22,10 @@ class BwdLoader {
   }
 
  private:
-  // Returns whether the list ends here. Rows are asked for before their gradients, which are wanted later and whose room
-  // falls free later; a tile's rows before its keys, whose room is only free once the tile before is through. An entry
-  // without flags takes no room for gradients.
-  // This role has few registers, so it keeps no entry: it reads what it needs, when it needs it.
+  // Returns whether the list ends here. Rows are asked for before their gradients, which are wanted later and whose
+  // room falls free later; a tile's rows before its keys, whose room is only free once the tile before is through. An
+  // entry without flags takes no room for gradients. This role has few registers, so it keeps no entry: it reads what
+  // it needs, when it needs it.
   __device__ bool load_blocks(const RowQueueStage& queued) {
     for (int i = 0; i < queued.count; ++i) {
       const RowEntry& entry = queued.entries[i];
@@ -79,7 +79,8 @@ class BwdLoader {
     const int mask_head = tile.head * params_.mask.heads / params_.query_heads;
     const int mask_batch = params_.mask.batch == 1 ? 0 : tile.batch;
     const int64_t block =
-        static_cast<int64_t>(mask_batch * params_.mask.heads + mask_head) * params_.mask.num_key_blocks + tile.key_block;
+        static_cast<int64_t>(mask_batch * params_.mask.heads + mask_head) * params_.mask.num_key_blocks +
+        tile.key_block;
     ptx::load_bytes(ptx::shared_address(smem_.columns[stage]), params_.mask.columns + block * (4 * kBlockKeys),
                     Smem::kColumnBytes, smem_.barriers.q_full[stage].address());
   }
@@ -94,8 +95,8 @@ class BwdLoader {
                                 tile::Barrier& empty) {
     empty.wait(keys_parity_ ^ 1);
     full.arrive_expect_bytes(Smem::kKeyBytes);
-    ptx::load_tensor_5d(ptx::shared_address(room), &map, full.address(), 0, tile.key_block * kBlockKeys, 0, tile.kv_head,
-                        tile.batch);
+    ptx::load_tensor_5d(ptx::shared_address(room), &map, full.address(), 0, tile.key_block * kBlockKeys, 0,
+                        tile.kv_head, tile.batch);
   }
 
   using Smem = BwdSmem<kConfig>;

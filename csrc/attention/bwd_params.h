@@ -12,16 +12,17 @@ namespace fm3::attention {
 
 // What prepare_bwd_mask writes once a mask: which row blocks each key block visits, and in which order key blocks come.
 struct BwdLists {
-  int num_row_blocks = 0;            // of kBwdRows rows
-  const int4* records = nullptr;     // [batch, heads, key blocks]: {key block, first row block, last row block, number of
-                                     // row blocks visited}
-  const int4* sorted = nullptr;      // the same in the order in which tiles are taken
-  const uint2* visits = nullptr;     // [batch, heads, row blocks, key blocks / 32]: {bit p: the key block at place p of
-                                     // `sorted` visits this row block, number of such bits in the words before}; only
-                                     // for the deterministic order
+  int num_row_blocks = 0;         // of kBwdRows rows
+  const int4* records = nullptr;  // [batch, heads, key blocks]: {key block, first row block, last row block, number of
+                                  // row blocks visited}
+  const int4* sorted = nullptr;   // the same in the order in which tiles are taken
+  const uint2* visits = nullptr;  // [batch, heads, row blocks, key blocks / 32]: {bit p: the key block at place p of
+                                  // `sorted` visits this row block, number of such bits in the words before}; only
+                                  // for the deterministic order
 };
 
-// Others wait for dK and dV of a chunk of keys: it is done once those of all its blocks, heads and batch entries are stored.
+// Others wait for dK and dV of a chunk of keys: it is done once those of all its blocks, heads and batch entries are
+// stored.
 struct DoneFlags {
   uint32_t* epochs = nullptr;  // [chunks], set to `epoch` with release order at system scope; nullptr: nobody waits
   uint32_t epoch = 0;
@@ -36,18 +37,20 @@ struct BwdParams {
   CUtensorMap v;      // as k
   CUtensorMap dk;     // as k; box {64, 64, head_dim / 64, 1, 1}
   CUtensorMap dv;     // as dk
-  float* dk_float = nullptr;  // [batch, keys, kv heads, head_dim] float32, contiguous; where not null it is written in place
+  float* dk_float =
+      nullptr;  // [batch, keys, kv heads, head_dim] float32, contiguous; where not null it is written in place
   float* dv_float = nullptr;  // of dk; so is this one. For sums that go on elsewhere and are rounded there
   PreparedMask mask;
   BwdLists lists;
   DoneFlags done;
-  float* dq_sums = nullptr;           // [batch, query heads, row blocks, kBwdRows * head_dim] float32, zero at launch, in
-                                      // fragment order (see bwd_dq.cuh)
-  const float* row_terms = nullptr;   // [batch, query heads, row blocks, 2, kBwdRows]: -LSE in base 2 (-inf for rows that see
-                                      // nothing and rows beyond the last), rowsum(dO O) - dLSE; rows in term_place order
-  int32_t* turns = nullptr;           // [batch, query heads, row blocks], zero at launch: additions done to each block of
-                                      // dq_sums; null: additions come in any order
-  int32_t* next_tile = nullptr;       // [1], zeroed by the launch: tiles taken; unordered, beyond each CTA's first
+  float* dq_sums = nullptr;  // [batch, query heads, row blocks, kBwdRows * head_dim] float32, zero at launch, in
+                             // fragment order (see bwd_dq.cuh)
+  const float* row_terms =
+      nullptr;               // [batch, query heads, row blocks, 2, kBwdRows]: -LSE in base 2 (-inf for rows that see
+                             // nothing and rows beyond the last), rowsum(dO O) - dLSE; rows in term_place order
+  int32_t* turns = nullptr;  // [batch, query heads, row blocks], zero at launch: additions done to each block of
+                             // dq_sums; null: additions come in any order
+  int32_t* next_tile = nullptr;  // [1], zeroed by the launch: tiles taken; unordered, beyond each CTA's first
   int batch = 0;
   int num_rows = 0;
   int query_heads = 0;

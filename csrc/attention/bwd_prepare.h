@@ -21,9 +21,10 @@ struct BwdListSizes {
 };
 BwdListSizes bwd_list_sizes(int batch, int heads, int num_rows, int num_keys);
 
-// Fills the arrays that `lists` points to from a mask whose columns and extrema are prepared; visits only where not null.
-// kv_heads: of the attention, since query heads that share keys share the order of the first one's mask; for visits, a
-// multiple of the mask's heads or a divisor of them.
-void prepare_bwd_lists(const PreparedMask& mask, const BwdLists& lists, KeyOrder order, int kv_heads, cudaStream_t stream);
+// Fills the arrays that `lists` points to from a mask whose columns and extrema are prepared; visits only where not
+// null. kv_heads: of the attention, since query heads that share keys share the order of the first one's mask; for
+// visits, a multiple of the mask's heads or a divisor of them.
+void prepare_bwd_lists(const PreparedMask& mask, const BwdLists& lists, KeyOrder order, int kv_heads,
+                       cudaStream_t stream);
 
 }  // namespace fm3::attention

@@ -7,8 +7,8 @@ namespace fm3::attention {
 
 constexpr int kBwdQueueEntries = 32;  // of one queue stage: what one warp classifies at a time
 
-// One row block that some key of the tile is seen by. A tile that nobody sees has one entry without flags; behind the last
-// tile comes one entry that stops.
+// One row block that some key of the tile is seen by. A tile that nobody sees has one entry without flags; behind the
+// last tile comes one entry that stops.
 struct alignas(16) RowEntry {
   static constexpr uint32_t kLast = 1u << 31;   // of its tile
   static constexpr uint32_t kFirst = 1u << 30;  // of its tile

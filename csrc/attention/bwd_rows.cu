@@ -47,9 +47,11 @@ __global__ void __launch_bounds__(kThreads)
   for (int row = threadIdx.x / kLanes; row < kBwdRows; row += kThreads / kLanes) {
     const bool exists = block.row_start + row < problem.num_rows;
     float sum = 0.f;
-    if (exists) {
-      const uint4 a = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(out.data) + block.offset(out, row) + 8 * lane);
-      const uint4 b = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(d_out.data) + block.offset(d_out, row) + 8 * lane);
+    if (exists && out.data != nullptr) {
+      const uint4 a =
+          *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(out.data) + block.offset(out, row) + 8 * lane);
+      const uint4 b = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(d_out.data) +
+                                                      block.offset(d_out, row) + 8 * lane);
       const uint32_t x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -62,7 +64,8 @@ __global__ void __launch_bounds__(kThreads)
     if (lane != 0) continue;
     float minus_lse = -__builtin_huge_valf(), term = 0.f;
     if (exists) {
-      const int64_t at = static_cast<int64_t>(blockIdx.x / problem.num_row_blocks) * problem.num_rows + block.row_start + row;
+      const int64_t at =
+          static_cast<int64_t>(blockIdx.x / problem.num_row_blocks) * problem.num_rows + block.row_start + row;
       const float row_lse = lse[at];
       if (row_lse != -__builtin_huge_valf()) {
         minus_lse = -row_lse * kLog2E;
@@ -90,8 +93,8 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ __align__(16) uint16_t staged[kBwdRows * kPitch];
   const RowBlock block(problem);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const float4* sums = reinterpret_cast<const float4*>(dq_sums + static_cast<int64_t>(blockIdx.x) * Order::kBlockFloats +
-                                                       warp * Order::kWarpFloats);
+  const float4* sums = reinterpret_cast<const float4*>(
+      dq_sums + static_cast<int64_t>(blockIdx.x) * Order::kBlockFloats + warp * Order::kWarpFloats);
   const int row = 16 * (warp % 4) + lane / 4;
   uint16_t* at = staged + row * kPitch + warp / 4 * (kHeadDim / 2) + 2 * (lane % 4);
 #pragma unroll
@@ -122,8 +125,8 @@ int num_ctas(const RowProblem& problem) { return problem.batch * problem.heads *
 
 }  // namespace
 
-void prepare_rows(const RowProblem& problem, const RowView& out, const RowView& d_out, const float* lse, const float* d_lse,
-                  float* row_terms, float* dq_sums, int32_t* turns, cudaStream_t stream) {
+void prepare_rows(const RowProblem& problem, const RowView& out, const RowView& d_out, const float* lse,
+                  const float* d_lse, float* row_terms, float* dq_sums, int32_t* turns, cudaStream_t stream) {
   if (num_ctas(problem) == 0) return;
   const auto kernel = choose(problem, prepare_row_block<Dtype::kBf16, 64>, prepare_row_block<Dtype::kBf16, 128>,
                              prepare_row_block<Dtype::kFp16, 64>, prepare_row_block<Dtype::kFp16, 128>);

@@ -25,9 +25,10 @@ struct RowProblem {
 };
 
 // Before: row_terms and zeros in dq_sums and turns (see BwdParams). lse, d_lse: [batch, heads, rows] float32, natural
-// logarithm; d_lse and turns may be null.
-void prepare_rows(const RowProblem& problem, const RowView& out, const RowView& d_out, const float* lse, const float* d_lse,
-                  float* row_terms, float* dq_sums, int32_t* turns, cudaStream_t stream);
+// logarithm; d_lse and turns may be null. Where out.data is null, rowsum(dO O) is taken for 0: whoever has it otherwise
+// puts its negative into d_lse.
+void prepare_rows(const RowProblem& problem, const RowView& out, const RowView& d_out, const float* lse,
+                  const float* d_lse, float* row_terms, float* dq_sums, int32_t* turns, cudaStream_t stream);
 
 // After: dq = scale * dq_sums, rounded once.
 void convert_dq(const RowProblem& problem, const float* dq_sums, float scale, const RowView& dq, cudaStream_t stream);

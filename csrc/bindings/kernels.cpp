@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 
 #include "bindings/attention.h"
+#include "bindings/backward.h"
 
 namespace py = pybind11;
 
@@ -20,4 +21,5 @@ PYBIND11_MODULE(_C, module) {
   module.doc() = "CUDA kernels of fm3_kernels.";
   module.def("build_info", &build_info, "What the extension was built with: nvcc's version and the architecture.");
   fm3::bindings::bind_attention(module);
+  fm3::bindings::bind_backward(module);
 }

@@ -20,11 +20,14 @@ __device__ __forceinline__ void store_shared_x4(uint32_t address, float a, float
 
 // ld.shared.v4: 16 aligned bytes, read at this point of the program and no later.
 __device__ __forceinline__ void load_shared_x4(uint32_t address, float& a, float& b, float& c, float& d) {
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(a), "=f"(b), "=f"(c), "=f"(d) : "r"(address) : "memory");
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(a), "=f"(b), "=f"(c), "=f"(d)
+               : "r"(address)
+               : "memory");
 }
 
-// cp.async.bulk.wait_group: until at most kPending groups of this thread are not complete; what they wrote is visible to
-// this thread.
+// cp.async.bulk.wait_group: until at most kPending groups of this thread are not complete; what they wrote is visible
+// to this thread.
 template <int kPending>
 __device__ __forceinline__ void wait_bulk() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");
@@ -42,8 +45,8 @@ __device__ __forceinline__ void add_release(int32_t* address, int32_t value) {
   asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 
-// atom.acq_rel.gpu.add: the value before. What this thread did or saw before comes before the addition, and what came before
-// the additions that it follows is seen afterwards.
+// atom.acq_rel.gpu.add: the value before. What this thread did or saw before comes before the addition, and what came
+// before the additions that it follows is seen afterwards.
 __device__ __forceinline__ int32_t add_acquire_release(int32_t* address, int32_t value) {
   int32_t before;
   asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;" : "=r"(before) : "l"(address), "r"(value) : "memory");

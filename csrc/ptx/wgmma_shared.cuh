@@ -11,27 +11,31 @@ namespace fm3::ptx {
 // Which dimension of both operands is contiguous: the summed one, or the other.
 enum class Major : int { kSummed = 0, kOuter = 1 };
 
-#define FM3_REGISTERS_16(c, d)                                                                                     \
-  c(d[0]), c(d[1]), c(d[2]), c(d[3]), c(d[4]), c(d[5]), c(d[6]), c(d[7]), c(d[8]), c(d[9]), c(d[10]), c(d[11]),   \
+#define FM3_REGISTERS_16(c, d)                                                                                  \
+  c(d[0]), c(d[1]), c(d[2]), c(d[3]), c(d[4]), c(d[5]), c(d[6]), c(d[7]), c(d[8]), c(d[9]), c(d[10]), c(d[11]), \
       c(d[12]), c(d[13]), c(d[14]), c(d[15])
-#define FM3_REGISTERS_32(c, d)                                                                                     \
-  FM3_REGISTERS_16(c, d), c(d[16]), c(d[17]), c(d[18]), c(d[19]), c(d[20]), c(d[21]), c(d[22]), c(d[23]),         \
-      c(d[24]), c(d[25]), c(d[26]), c(d[27]), c(d[28]), c(d[29]), c(d[30]), c(d[31])
+#define FM3_REGISTERS_32(c, d)                                                                                      \
+  FM3_REGISTERS_16(c, d), c(d[16]), c(d[17]), c(d[18]), c(d[19]), c(d[20]), c(d[21]), c(d[22]), c(d[23]), c(d[24]), \
+      c(d[25]), c(d[26]), c(d[27]), c(d[28]), c(d[29]), c(d[30]), c(d[31])
 #define FM3_WRITTEN(x) "=f"(x)
 #define FM3_UPDATED(x) "+f"(x)
 #define FM3_LIST_16 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
-#define FM3_LIST_32                                                                                                \
-  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                       \
+#define FM3_LIST_32                                                         \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-#define FM3_PRODUCT(columns, type, list, a_words, b_words, major, scale)                                                        \
-  "{\n"                                                                                                            \
-  ".reg .pred accumulate;\n"                                                                                       \
-  ".reg .b64 a, b;\n"                                                                                              \
-  "mov.b64 a, {" a_words "};\n"                                                                                    \
-  "mov.b64 b, {" b_words "};\n"                                                                                    \
-  "setp.ne.b32 accumulate, " scale ", 0;\n"                                                                        \
-  "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " " list                                    \
-  "a, b, accumulate, 1, 1, " major ", " major ";"                                                                  \
+#define FM3_PRODUCT(columns, type, list, a_words, b_words, major, scale)                                         \
+  "{\n"                                                                                                          \
+  ".reg .pred accumulate;\n"                                                                                     \
+  ".reg .b64 a, b;\n"                                                                                            \
+  "mov.b64 a, {" a_words                                                                                         \
+  "};\n"                                                                                                         \
+  "mov.b64 b, {" b_words                                                                                         \
+  "};\n"                                                                                                         \
+  "setp.ne.b32 accumulate, " scale                                                                               \
+  ", 0;\n"                                                                                                       \
+  "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " " list "a, b, accumulate, 1, 1, " major \
+  ", " major                                                                                                     \
+  ";"                                                                                                            \
   "\n}\n"
 
 // wgmma.m64nNk16: d[N / 2] float32 accumulators. `overwrite` only writes them, so they need not live before it.

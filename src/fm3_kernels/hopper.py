@@ -1,8 +1,4 @@
-"""The Hopper engine: the forward kernel among the engines.
-
-Backward has no kernel: `why_unsupported` says so where gradients will be asked for, and "auto" takes the next
-engine then. A log-sum-exp and output of this engine may be handed to another engine's backward.
-"""
+"""The Hopper engine: its kernels among the engines."""
 
 from __future__ import annotations
 
@@ -14,14 +10,14 @@ import torch
 from torch import Tensor
 
 from fm3_core.errors import UnsupportedError
-from fm3_kernels import hopper_ops
+from fm3_kernels import hopper_backward, hopper_ops
+from fm3_kernels.backward_lists import backward_lists, repeat_heads
 from fm3_kernels.device_mask import DeviceMask
 from fm3_kernels.extension import WHY_ABSENT, load_extension
 from fm3_kernels.prepared_mask import BLOCK_ROWS, PreparedMask, prepared
 
 DTYPES = (torch.float16, torch.bfloat16)
 HEAD_DIMS = (64, 128)
-_NO_BACKWARD = "it has no backward kernel; its forward alone can be asked for with attention_forward"
 _MOST_TOKENS = 1 << 30
 _MOST_TILES = (1 << 31) - 1
 
@@ -47,9 +43,9 @@ class ReadyFlags:
 
 
 class HopperEngine:
-    """The CUDA kernel for compute capability 9.0: bf16 and fp16, head dims 64 and 128.
+    """The CUDA kernels for compute capability 9.0: bf16 and fp16, head dims 64 and 128.
 
-    q, k and v of any strides: what the copy engine cannot read where it lies is copied (the head dim not
+    Tensors of any strides: what the copy engine cannot read where it lies is copied (the head dim not
     contiguous, base or strides not multiples of 16 bytes, expanded dimensions). float32 output comes from
     the float32 sums without a rounding in between; other dtypes than the inputs' are converted from it.
     """
@@ -57,7 +53,7 @@ class HopperEngine:
     def why_unsupported(
         self, q: Tensor, k: Tensor, v: Tensor, mask: DeviceMask, *, deterministic: bool, backward: bool
     ) -> list[str]:
-        """Return every reason why the kernel cannot serve the call; see `Engine.why_unsupported`."""
+        """Return every reason why the kernels cannot serve the call; see `Engine.why_unsupported`."""
         reasons = _device_reasons(q.device.type, q.device.index)
         if q.dtype not in DTYPES:
             reasons.append(f"the tensors are {q.dtype}, it takes torch.float16 and torch.bfloat16")
@@ -67,7 +63,7 @@ class HopperEngine:
             reasons.append(f"v has head dim {v.shape[3]}, q has {q.shape[3]}: it takes equal ones")
         reasons += _size_reasons(q, k)
         if backward:
-            reasons.append(_NO_BACKWARD)
+            reasons += hopper_backward.size_reasons(q, k)
         return reasons
 
     def forward(
@@ -98,8 +94,22 @@ class HopperEngine:
         deterministic: bool,
         kv_grad_dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Raise UnsupportedError: there is no backward kernel."""
-        raise UnsupportedError("engine 'hopper'", [_NO_BACKWARD])
+        """Return dq, dk and dv; see `Engine.backward`."""
+        if deterministic:
+            mask = repeat_heads(mask, query_heads=q.shape[2], kv_heads=k.shape[2])
+        return hopper_backward.backward_prepared(
+            dout,
+            q,
+            k,
+            v,
+            out,
+            lse,
+            prepared(mask),
+            backward_lists(mask, kv_heads=k.shape[2], deterministic=deterministic),
+            dlse=dlse,
+            softmax_scale=softmax_scale,
+            kv_grad_dtype=kv_grad_dtype,
+        )
 
 
 def forward_prepared(

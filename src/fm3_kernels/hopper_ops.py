@@ -104,6 +104,11 @@ def is_loadable(x: Tensor) -> bool:
     return aligned and x.stride(3) == 1 and x.data_ptr() % 16 == 0
 
 
+def loadable(x: Tensor) -> Tensor:
+    """Return x, or a copy that the copy engine can read."""
+    return x if is_loadable(x) else x.clone(memory_format=torch.contiguous_format)
+
+
 def section_pairs(q: Tensor, k: Tensor) -> int:
     """Return how many (batch entry, query head) pairs are worked on side by side, to share K and V in L2."""
     batch, _, query_heads, dim = q.shape
@@ -131,7 +136,7 @@ def _prepare_mask(
             lte=lte.data_ptr(),
             uts=uts.data_ptr(),
             ute=ute.data_ptr(),
-            mask=_native_mask(columns, extrema, row_blocks, keep, num_rows, lts.shape[2]),
+            mask=native_mask(columns, extrema, row_blocks, keep, num_rows, lts.shape[2]),
             unsorted=unsorted.data_ptr(),
             block_rows=block_rows,
             stream=torch.cuda.current_stream().cuda_stream,
@@ -157,19 +162,19 @@ def _forward(
 ) -> tuple[Tensor, Tensor]:
     extension = load_extension()
     assert extension is not None, "the engine has refused such calls"
-    q, softmax_scale = _positive_scale(q, softmax_scale)
-    q, k, v = (x if is_loadable(x) else x.clone(memory_format=torch.contiguous_format) for x in (q, k, v))
+    q, softmax_scale = positive_scale(q, softmax_scale)
+    q, k, v = (loadable(x) for x in (q, k, v))
     out, lse = _empty_results(q, float_output)
     next_tile = torch.empty(1, dtype=torch.int32, device=q.device)
     with torch.cuda.device(q.device):
         extension.forward(
             name=instance_name(q.dtype, q.shape[3], float_output),
-            q=_native_tensor(q),
-            k=_native_tensor(k),
-            v=_native_tensor(v),
-            out=_native_tensor(out),
+            q=native_tensor(q),
+            k=native_tensor(k),
+            v=native_tensor(v),
+            out=native_tensor(out),
             lse=lse.data_ptr(),
-            mask=_native_mask(columns, extrema, row_blocks, keep, q.shape[1], k.shape[1]),
+            mask=native_mask(columns, extrema, row_blocks, keep, q.shape[1], k.shape[1]),
             ready=extension.ReadyFlags(
                 epochs=0 if epochs is None else epochs.data_ptr(),
                 epoch=epoch % 2**32,
@@ -229,22 +234,24 @@ def _empty_results(q: Tensor, float_output: bool) -> tuple[Tensor, Tensor]:
     return out, q.new_empty(batch, heads, rows, dtype=torch.float32)
 
 
-def _positive_scale(q: Tensor, softmax_scale: float) -> tuple[Tensor, float]:
+def positive_scale(q: Tensor, softmax_scale: float) -> tuple[Tensor, float]:
     """Return a q and a scale above 0 with the same products: the kernel's running maximum needs that."""
     if abs(softmax_scale) < _SMALLEST_SCALE:
         return torch.zeros_like(q), 1.0
     return (q, softmax_scale) if softmax_scale > 0 else (q.neg(), math.fabs(softmax_scale))
 
 
-def _native_tensor(x: Tensor) -> object:
+def native_tensor(x: Tensor) -> object:
+    """Return a tensor as the extension's functions take it."""
     extension = load_extension()
     assert extension is not None
     return extension.RowTensor(x.data_ptr(), list(x.shape), list(x.stride()[:3]))
 
 
-def _native_mask(
+def native_mask(
     columns: Tensor, extrema: Tensor, row_blocks: Tensor, keep: Tensor | None, num_rows: int, num_keys: int
 ) -> object:
+    """Return a prepared mask's arrays as the extension's functions take them."""
     extension = load_extension()
     assert extension is not None
     return extension.PreparedMask(

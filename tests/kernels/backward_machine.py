@@ -91,6 +91,9 @@ class Entry(NamedTuple):
     stop: bool
 
 
+STOP = Entry(-1, (0, 0), 0, (False, False), False, False, True)
+
+
 class Device:
     """Tiles, the CTAs that take them, and what they share in global memory."""
 
@@ -152,12 +155,11 @@ class Device:
         tile = self.tiles[index]
         if not tile.blocks:
             return [Entry(index, (tile.pair, 0), 0, (False, False), True, True, False)]
+        last = len(tile.blocks) - 1
         return [
-            Entry(
-                index, (tile.pair, row), self.turn_of(index, row), seen, i == 0, i == len(tile.blocks) - 1, False
-            )
+            Entry(index, (tile.pair, row), self.turn_of(index, row), seen, i == 0, i == last, False)
             for i, (row, seen) in enumerate(tile.blocks)
-        ]  # fmt: skip
+        ]
 
     def turn_of(self, index: int, row: int) -> int:
         mine = self.tiles[index]
@@ -199,7 +201,11 @@ class Machine:
         self.ds: list[list[Any]] = [[None] * WARPS for _ in range(2)]
         self.dq: list[Any] = [None] * WARPS
         self.targets = [(-1, -1)] * RING
-        self.readers = {"dq": 0, 0: 0, 1: 0}  # bulk copies that still read the room of dQ, of a warpgroup's output
+        self.readers = {
+            "dq": 0,
+            0: 0,
+            1: 0,
+        }  # bulk copies that still read the room of dQ, of a warpgroup's output
         self.writing = [0, 0]  # stores that are not in place yet, of each warpgroup
         self.uncounted: list[int | None] = [None, None]
         self.spawn("generator", self.generator())
@@ -220,7 +226,7 @@ class Machine:
         index = self.cta if by_number else device.take()
         while True:
             stops = index >= len(device.tiles)
-            found = [Entry(-1, (0, 0), 0, (False, False), False, False, True)] if stops else device.entries(index)
+            found = [STOP] if stops else device.entries(index)
             for start in range(0, len(found), QUEUE_ENTRIES):
                 at = published % QUEUE_STAGES
                 yield self.queue_empty[at].passed(published // QUEUE_STAGES % 2 ^ 1)

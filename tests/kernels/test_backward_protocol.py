@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-
 from backward_machine import Device, Tile
 
 MISTAKES = [
@@ -24,15 +23,12 @@ def random_tiles(seed: int) -> list[Tile]:
     rng = random.Random(seed)
     kinds = [(True, True), (True, False), (False, True)]
     pairs, key_blocks, row_blocks = rng.randrange(1, 3), rng.randrange(5), 7
-    return [
-        Tile(
-            pair,
-            place // 2,
-            [(row, rng.choice(kinds)) for row in sorted(rng.sample(range(row_blocks), rng.choice([0, 1, 2, 3, 7])))],
-        )
-        for place in range(key_blocks)
-        for pair in range(pairs)
-    ]  # fmt: skip
+
+    def blocks() -> list[tuple[int, tuple[bool, bool]]]:
+        rows = rng.sample(range(row_blocks), rng.choice([0, 1, 2, 3, 7]))
+        return [(row, rng.choice(kinds)) for row in sorted(rows)]
+
+    return [Tile(pair, place // 2, blocks()) for place in range(key_blocks) for pair in range(pairs)]
 
 
 def run(seed: int, *, ordered: bool, mistake: str = "") -> Device:
