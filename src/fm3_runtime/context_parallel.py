@@ -20,7 +20,7 @@ from fm3_core import (
     needs,
 )
 from fm3_core.check import require_int
-from fm3_planner import Planner, PlanProblem, PlanResult, planners
+from fm3_planner import Planner, PlanProblem, PlanResult, balanced_chunk_size, planners
 from fm3_planner import plan as solve
 from fm3_planner.planning import DEFAULT_PLANNER
 from fm3_runtime.plan_cache import PlanCache
@@ -41,7 +41,8 @@ class ContextParallel:
         backend: "auto" (torch_dist in a group, loopback for one rank), a backend's name, or this rank's
             handle of a backend that is open already, as `fm3_comm.loopback.run` hands out; a handle is not
             closed by `close`.
-        chunk_size: tokens of the chunks that the planner moves; None chooses by `default_chunk_size`.
+        chunk_size: tokens of the chunks that the planner moves; None chooses for each mask by
+            `fm3_planner.balanced_chunk_size`.
         gradient_wire: "float32" or "bfloat16", what partial gradients of K and V travel as; sums are float32
             anyway.
         ranks_per_node: ranks of a node, None for all.
@@ -133,13 +134,13 @@ class ContextParallel:
 
         Args:
             mask: the whole sequence's mask.
-            chunk_size: tokens of a chunk; None takes this object's, or the default.
+            chunk_size: tokens of a chunk; None takes this object's, or chooses.
         """
         if mask.num_rows < self.num_ranks:
             raise PartitionError(
                 f"{mask.num_rows} tokens cannot be shared by {self.num_ranks} ranks: more ranks than tokens"
             )
-        size = chunk_size or self.chunk_size or default_chunk_size(mask.num_rows, self.num_ranks)
+        size = chunk_size or self.chunk_size or balanced_chunk_size(mask, num_ranks=self.num_ranks)
         return PlanProblem.from_mask(
             mask, chunk_size=size, num_ranks=self.num_ranks, ranks_per_node=self.cluster.ranks_per_node
         )
@@ -194,17 +195,6 @@ class ContextParallel:
             raise MaskError(f"the ranks hold different masks: {_who_holds_what(masks)}")
         if len(set(plans)) > 1:
             raise PlanError(f"the ranks hold one mask but different plans: {_who_holds_what(plans)}")
-
-
-def default_chunk_size(num_tokens: int, num_ranks: int) -> int:
-    """Return ceil(tokens / 16 ranks) rounded up to 128, halved until there are two chunks a rank."""
-    num_tokens = require_int("num_tokens", num_tokens, error=PartitionError)
-    num_ranks = require_int("num_ranks", num_ranks, minimum=1, error=PartitionError)
-    size = -(-num_tokens // (16 * num_ranks))
-    size = -(-size // 128) * 128
-    while size > 1 and -(-num_tokens // size) < 2 * num_ranks:
-        size //= 2
-    return max(size, 1)
 
 
 def _who_holds_what(fingerprints: list[str]) -> str:

@@ -6,52 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fm3_runtime import mask_names
-from fm3_runtime.cli import main
 
 LENGTHS = ["--lengths", "2538,1742,3912"]
-
-
-@dataclass(frozen=True)
-class Done:
-    """What a run of the command left."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def fm3(capsys, monkeypatch) -> Callable[..., Done]:
-    """Return a function that runs the command in this process."""
-
-    def run(*arguments: str) -> Done:
-        monkeypatch.setattr(sys, "argv", ["fm3", *arguments])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main()
-        return Done(left.value.code, *capsys.readouterr())
-
-    return run
-
-
-@pytest.fixture
-def fm3_json(fm3) -> Callable[..., Any]:
-    """Return a function that runs the command and reads the JSON that it prints."""
-
-    def run(*arguments: str) -> Any:
-        done = fm3(*arguments, "--json")
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    return run
 
 
 def test_attend_prints_loads_bytes_time_and_errors(fm3):

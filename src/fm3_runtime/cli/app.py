@@ -9,7 +9,9 @@ from typing import NoReturn
 import typer
 
 from fm3_core import Fm3Error
+from fm3_runtime.cli.advise import advise
 from fm3_runtime.cli.attend import attend
+from fm3_runtime.cli.calibrate import calibrate
 from fm3_runtime.cli.compare import compare
 from fm3_runtime.cli.doctor import doctor
 from fm3_runtime.cli.mask import mask
@@ -36,6 +38,8 @@ app.command()(attend)
 app.command()(plan)
 app.command()(compare)
 app.command()(mask)
+app.command()(advise)
+app.command()(calibrate)
 app.command()(doctor)
 
 
