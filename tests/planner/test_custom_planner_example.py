@@ -1,4 +1,4 @@
-"""examples/custom_planner.py runs, prints what it promises, stays short and keeps the contract of planners."""
+"""examples/custom_planner.py runs, prints what it promises, stays short and keeps the contract."""
 
 from __future__ import annotations
 
