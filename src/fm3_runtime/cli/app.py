@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
 from typing import NoReturn
 
@@ -22,6 +23,7 @@ from fm3_runtime.launch import RankError
 CHECK_FAILED = 1
 USER_MISTAKE = 2
 INTERRUPTED = 130
+TERMINATED = 143
 
 app = typer.Typer(
     name="fm3",
@@ -46,6 +48,7 @@ app.command()(doctor)
 def main() -> NoReturn:
     """Run the command that sys.argv names, and exit."""
     as_json = "--json" in sys.argv
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(TERMINATED))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without these signs, a name that is no text
