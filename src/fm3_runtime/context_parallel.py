@@ -8,7 +8,7 @@ from types import TracebackType
 import torch
 import torch.distributed
 
-from fm3_comm import ExchangeBackend, connect, make_exchange
+from fm3_comm import ExchangeBackend, connect, make_exchange, routes
 from fm3_core import (
     Cluster,
     ColumnMask,
@@ -46,9 +46,11 @@ class ContextParallel:
         gradient_wire: "float32" or "bfloat16", what partial gradients of K and V travel as; sums are float32
             anyway.
         ranks_per_node: ranks of a node, None for all.
+        route: "flat", chunks go from their owners directly, or "hierarchical", once to each other node and on
+            from there; a name in `fm3_comm.routes`.
 
     Raises:
-        UnknownNameError: an unknown backend, planner or gradient wire; it lists the known ones.
+        UnknownNameError: an unknown backend, planner, gradient wire or route; it lists the known ones.
     """
 
     def __init__(
@@ -60,8 +62,10 @@ class ContextParallel:
         gradient_wire: str = "float32",
         *,
         ranks_per_node: int | None = None,
+        route: str = "flat",
     ) -> None:
         """Open the backend."""
+        routes.get(route)
         if not isinstance(gradient_wire, str) or gradient_wire not in GRADIENT_WIRES:
             raise UnknownNameError(
                 f"unknown gradient_wire {gradient_wire!r}; known: {', '.join(GRADIENT_WIRES)}"
@@ -76,6 +80,7 @@ class ContextParallel:
             require_int("chunk_size", chunk_size, minimum=1, error=PartitionError)
         self.planner = planner
         self.chunk_size = chunk_size
+        self.route = route
         self.wire_dtype = GRADIENT_WIRES[gradient_wire]
         self.backend = connect(group, backend=backend) if isinstance(backend, str) else backend
         self._opened_it = self.backend not in (backend, group)
@@ -166,7 +171,7 @@ class ContextParallel:
         def make() -> tuple[PlanResult, Exchange]:
             problem = self.problem(mask)
             result = solve(problem, planner=self.planner)
-            return result, make_exchange(result.partition, problem.needs, self.cluster)
+            return result, make_exchange(result.partition, problem.needs, self.cluster, self.route)
 
         return self._cache.get(mask.fingerprint, make)
 
@@ -183,10 +188,10 @@ class ContextParallel:
         if reasons:
             raise PlanError("the plan does not fit: " + "; ".join(reasons))
         needed = needs(mask, chunk_size=result.partition.chunk_size)
-        return result, make_exchange(result.partition, needed, self.cluster)
+        return result, make_exchange(result.partition, needed, self.cluster, self.route)
 
     def _verify(self, mask: ColumnMask, result: PlanResult) -> None:
-        chunks = repr((result.partition.chunk_size, result.partition.chunks_by_rank)).encode()
+        chunks = repr((self.route, result.partition.chunk_size, result.partition.chunks_by_rank)).encode()
         held = [
             text.split() for text in self.backend.share(f"{mask.fingerprint} {sha256(chunks).hexdigest()}")
         ]
