@@ -43,8 +43,8 @@ class HccIpo:
             a chunk.
         traffic_moves: exchanges that annealing computes, but for the last repair; None: 18432 for 32 to 64
             chunks, then about 300 for each chunk.
-        runs: annealing runs that this allows where no rank needs a repair; None: 8, less from 193 chunks on,
-            where each needs more moves.
+        runs: annealing runs that this allows where no rank needs a repair; None: 12 for less than 48
+            chunks, then 8, less from 193 chunks on, where each needs more moves.
         engine: "native" (C++), "python", or "auto" for the first of them that there is; both give the same
             plan.
 
@@ -80,7 +80,7 @@ class HccIpo:
             mixes=MIXES,
             slack=int(Fraction(str(float(self.epsilon))) * SLACK_UNIT),
             traffic_moves=default_moves(self.traffic_moves, _traffic_moves(num_chunks)),
-            runs=min(8, max(1, 1536 // num_chunks)) if self.runs is None else int(self.runs),
+            runs=_runs(num_chunks) if self.runs is None else int(self.runs),
         )
         return search(problem, options, with_traffic=True, engine=self.engine)
 
@@ -90,3 +90,8 @@ def _traffic_moves(num_chunks: int) -> int:
     if num_chunks < 64:
         return min(18432, 18 * num_chunks**2)  # few chunks have few exchanges
     return min(384 * num_chunks - 6144, 256 * num_chunks + 26624)
+
+
+def _runs(num_chunks: int) -> int:
+    """Return the default number of annealing runs: few chunks need short runs, and many of them."""
+    return 12 if num_chunks < 48 else min(8, max(1, 1536 // num_chunks))
