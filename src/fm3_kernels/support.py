@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fm3_core import ColumnMask
-from fm3_core.errors import UnsupportedError
+from fm3_core.errors import UnknownNameError, UnsupportedError
 from fm3_core.registry import Registry
 from fm3_kernels.checks import call_reasons, describe
 from fm3_kernels.device_mask import DeviceMask
@@ -105,6 +105,10 @@ def on_device(mask: ColumnMask | DeviceMask, like: Tensor) -> DeviceMask:
 def _candidates(engine: str | Engine) -> dict[str, Engine]:
     """Return the engines to try, by the name that messages use."""
     if not isinstance(engine, str):
+        if not callable(getattr(engine, "forward", None)):
+            raise UnknownNameError(
+                f"engine must be a name or an Engine, got {engine!r}; known: {engines.names()}"
+            )
         return {type(engine).__name__: engine}
     return {name: engines.get(name) for name in (AUTO_ORDER if engine == "auto" else (engine,))}
 
