@@ -79,7 +79,7 @@ class DeviceMask:
             torch.empty(0, device=device)
         except (AssertionError, RuntimeError, TypeError, NotImplementedError) as error:
             raise MaskError(f"device {device!r} cannot be used here: {error}") from error
-        lts, lte, uts, ute = (torch.tensor(getattr(mask, name), device=device) for name in _VECTORS)
+        lts, lte, uts, ute = (torch.from_numpy(getattr(mask, name).copy()).to(device) for name in _VECTORS)
         return cls(lts, lte, uts, ute, num_rows=mask.num_rows)
 
     @classmethod

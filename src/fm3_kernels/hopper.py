@@ -1,7 +1,6 @@
 """The Hopper engine: the forward kernel among the engines.
 
-Backward has no kernel: `why_unsupported` says so where gradients will be asked for, and "auto" takes the next
-engine then. A log-sum-exp and output of this engine may be handed to another engine's backward.
+Backward has no kernel. An output and log-sum-exp of this engine may be handed to another engine's backward.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class HopperEngine:
     """
 
     def why_unsupported(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: DeviceMask, *, deterministic: bool, backward: bool
+        self, q: Tensor, k: Tensor, v: Tensor, mask: DeviceMask, *, deterministic: bool
     ) -> list[str]:
         """Return every reason why the kernel cannot serve the call; see `Engine.why_unsupported`."""
         reasons = _device_reasons(q.device.type, q.device.index)
@@ -66,8 +65,6 @@ class HopperEngine:
         if v.shape[3] != q.shape[3]:
             reasons.append(f"v has head dim {v.shape[3]}, q has {q.shape[3]}: it takes equal ones")
         reasons += _size_reasons(q, k)
-        if backward:
-            reasons.append(_NO_BACKWARD)
         return reasons
 
     def forward(
