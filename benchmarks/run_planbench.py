@@ -49,8 +49,7 @@ def main() -> None:
     print(summary_text(summary))
     print(f"{len(chosen)} instances in {time.perf_counter() - started:.1f} s")
     if arguments.json:
-        content = {"summary": summary, "rows": rows, "traffic": traffic}
-        arguments.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        arguments.json.write_text(json_text(summary, rows, traffic), encoding="utf-8")
 
 
 def balance_rows(chosen: list[tuple[Instance, PlanProblem]], names: list[str]) -> list[Row]:
@@ -180,6 +179,21 @@ def summary_text(summary: dict[str, dict[str, Row]]) -> str:
         for epsilon, row in summary["node_traffic"].items()
     ]
     return "\n".join(lines)
+
+
+def json_text(summary: dict[str, dict[str, Row]], rows: list[Row], traffic: list[Row]) -> str:
+    """Return summary and rows as JSON, one row a line."""
+    lines = {
+        name: ",\n".join(json.dumps(rounded(row)) for row in of)
+        for name, of in (("rows", rows), ("traffic", traffic))
+    }
+    head = json.dumps({name: {key: rounded(row) for key, row in of.items()} for name, of in summary.items()})
+    return f'{{"summary": {head},\n"rows": [\n{lines["rows"]}\n],\n"traffic": [\n{lines["traffic"]}\n]}}\n'
+
+
+def rounded(row: Row) -> Row:
+    """Return a row with floats of six significant digits."""
+    return {key: float(f"{value:.6g}") if isinstance(value, float) else value for key, value in row.items()}
 
 
 def gap(value: int, best: int) -> float:

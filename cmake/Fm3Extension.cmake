@@ -1,12 +1,16 @@
 # fm3_add_extension(<package> <sources>...)
 #
 # Builds <package>._C of the sources and installs it into the package. Warnings are errors, on the host, on the device
-# and in the assembler; a register spill is a warning.
+# and in the assembler; a register spill is a warning, and so are matrix products that the assembler serialises.
 
 function(fm3_add_extension package)
   set(target ${package}_C)
   pybind11_add_module(${target} MODULE NO_EXTRAS ${ARGN})
-  set_target_properties(${target} PROPERTIES OUTPUT_NAME _C CUDA_VISIBILITY_PRESET hidden)
+  set_target_properties(${target} PROPERTIES
+    OUTPUT_NAME _C
+    CUDA_VISIBILITY_PRESET hidden
+    CUDA_COMPILER_LAUNCHER "${Python_EXECUTABLE};${PROJECT_SOURCE_DIR}/cmake/compile_cuda.py"
+  )
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/csrc")
   target_compile_definitions(${target} PRIVATE
     FM3_CUDA_ARCHITECTURE="${CMAKE_CUDA_ARCHITECTURES}"

@@ -14,7 +14,7 @@ namespace {
 
 using Wide = __int128;
 
-constexpr uint64_t kSeed = 2026;
+constexpr uint64_t kSeed = 42;
 constexpr Cooling kNodeCooling{400, 80, 2, 32};
 constexpr Cooling kRankCooling{100, 60, 8, 64};
 constexpr Cooling kRepairCooling{60, 20, 256, 2048};
@@ -33,6 +33,7 @@ class Search {
   Outcome run() {
     std::vector<int32_t> items = in_order_;
     deal(layout_, weights_, 0, layout_.num_ranks, items);
+    dealt_ = items;
     placement_.set(items);
     Budget budget{0, options_.compute_moves};
     balance_with_mixes(placement_, options_.target, options_.mixes, random_, budget);
@@ -54,16 +55,41 @@ class Search {
     return items;
   }
 
+  // A run of chunks from the head of the sequence and one from its tail on each rank; blanks as when numbered.
+  std::vector<int32_t> head_and_tail() const {
+    std::vector<int32_t> items = in_order_;
+    const int32_t per_rank = layout_.slots_per_rank();
+    int32_t head = 0, tail = layout_.num_chunks;
+    for (int32_t rank = 0; rank < layout_.num_ranks; ++rank) {
+      const int32_t count = per_rank - placement_.is_blank(items[(rank + 1) * per_rank - 1]);
+      const int32_t in_head = (count + 1) / 2;
+      tail -= count - in_head;
+      for (int32_t place = 0; place < count; ++place) {
+        items[rank * per_rank + place] = place < in_head ? head + place : tail + place - in_head;
+      }
+      head += in_head;
+    }
+    return items;
+  }
+
   void lower_traffic() {
     const int64_t load = placement_.largest_load();
     limit_ = clamp(load + static_cast<Wide>(load) * options_.slack / 1'000'000'000);
     inner_moves_ = options_.compute_moves / (options_.runs + 1) / layout_.num_nodes();
     consider();
-    for (int32_t run = 0; run < options_.runs && least_traffic_ > 0; ++run) {
+    for (const std::vector<int32_t>& start : {dealt_, head_and_tail()}) {
+      placement_.set(start);
+      if (placement_.largest_load() <= limit_) consider();
+    }
+    if (options_.runs == 0) return placement_.set(best_);
+    run_moves_ = options_.traffic_moves / options_.runs;
+    while (annealed_ == 0 || annealed_ + run_moves_ <= options_.traffic_moves) {
+      if (least_traffic_ == 0 || run_moves_ == 0) break;
       anneal_nodes();
       if (placement_.largest_load() > limit_) anneal_ranks();
       if (placement_.largest_load() <= limit_) consider();
     }
+    moves_ += annealed_;
     placement_.set(best_);
   }
 
@@ -74,9 +100,8 @@ class Search {
     for (int32_t node = 0; node < layout_.num_nodes(); ++node) {
       limits.push_back(clamp(static_cast<Wide>(limit_) * (layout_.end_rank(node) - layout_.first_rank(node))));
     }
-    const int64_t moves = options_.traffic_moves / options_.runs;
-    anneal(nodes, *needs_, limits, kNodeCooling, moves, random_);
-    moves_ += moves;
+    anneal(nodes, *needs_, limits, kNodeCooling, run_moves_, random_);
+    annealed_ += run_moves_;
     std::vector<int32_t> items = nodes.item_at;
     for (int32_t node = 0; node < layout_.num_nodes(); ++node) {
       deal(layout_, weights_, layout_.first_rank(node), layout_.end_rank(node), items);
@@ -88,10 +113,9 @@ class Search {
   // Repairs what nodes cannot see, ranks above the limit: at little traffic if that works, else at any.
   void anneal_ranks() {
     const std::vector<int64_t> limits(layout_.num_ranks, limit_);
-    const int64_t moves = options_.traffic_moves / options_.runs / 4;
     for (const Cooling& cooling : {kRankCooling, kRepairCooling}) {
-      anneal(placement_, *needs_, limits, cooling, moves, random_);
-      moves_ += moves;
+      anneal(placement_, *needs_, limits, cooling, run_moves_ / 4, random_);
+      annealed_ += run_moves_ / 4;
       balance_nodes(limit_);
       if (placement_.largest_load() <= limit_) return;
     }
@@ -138,10 +162,12 @@ class Search {
   const SearchOptions& options_;
   Random random_;
   const std::vector<int32_t> in_order_;
+  std::vector<int32_t> dealt_;
   Placement placement_;
   int64_t moves_ = 0;
   int64_t limit_ = 0;
   int64_t inner_moves_ = 0;
+  int64_t run_moves_ = 0, annealed_ = 0;
   std::vector<int32_t> best_;
   int64_t least_traffic_ = 0, least_load_ = 0;
 };

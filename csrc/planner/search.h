@@ -14,8 +14,8 @@ struct SearchOptions {
   int64_t compute_moves = 0;  // exchanges that phases 1 and 3 may compute, each
   int32_t mixes = 0;          // times that phase 1 leaves a placement that no exchange improves
   int64_t slack = 0;          // phase 2 keeps the largest load within 1 + slack / 10^9 times that of phase 1
-  int64_t traffic_moves = 0;  // exchanges that phase 2 may compute, by each of its halves
-  int32_t runs = 0;           // annealing runs of phase 2
+  int64_t traffic_moves = 0;  // exchanges that the annealing of phase 2 may compute, but for the last repair
+  int32_t runs = 0;           // annealing runs that this allows where none needs a repair
 };
 
 struct Outcome {

@@ -3,14 +3,16 @@
 `make_exchange` derives from a partition and a mask's needs what each rank gathers: exactly the chunks that
 its rows see. A backend moves it: a pruned all-gather of keys and values, and on the way back a pruned
 reduce-scatter of their gradients, summed in one fixed order. `loopback.run` runs P ranks in one process;
-`torch_dist` joins the ranks of a torch.distributed group.
+`torch_dist` joins the ranks of a torch.distributed group; `symmetric` exchanges one-sidedly, over memory that
+ranks read and write without asking each other.
 """
 
-from fm3_comm import loopback, torch_dist
+from fm3_comm import loopback, symmetric, torch_dist
 from fm3_comm.backend import BackendKind, ExchangeBackend, Pending, backends
 from fm3_comm.connect import connect
 from fm3_comm.exchange import check_exchange, make_exchange
 from fm3_comm.hops import hops
+from fm3_comm.message import Head, Message
 from fm3_comm.point_to_point import PointToPointBackend
 from fm3_comm.routing import Route, routes
 from fm3_comm.traffic import Traffic, bytes_by_pair, gather_bytes, reduce_bytes
@@ -18,6 +20,8 @@ from fm3_comm.traffic import Traffic, bytes_by_pair, gather_bytes, reduce_bytes
 __all__ = [
     "BackendKind",
     "ExchangeBackend",
+    "Head",
+    "Message",
     "Pending",
     "PointToPointBackend",
     "Route",
@@ -32,5 +36,6 @@ __all__ = [
     "make_exchange",
     "reduce_bytes",
     "routes",
+    "symmetric",
     "torch_dist",
 ]

@@ -79,6 +79,8 @@ def _tensor_reasons(name: str, x: Any) -> list[str]:
         reasons.append(f"{name} must have at least one head of at least one dim, got {list(x.shape)}")
     if not x.is_floating_point():
         reasons.append(f"{name} must be floating, got {x.dtype}")
+    if x.layout != torch.strided:
+        reasons.append(f"{name} must be dense, got layout {x.layout}")
     return reasons
 
 

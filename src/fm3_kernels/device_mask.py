@@ -68,8 +68,18 @@ class DeviceMask:
 
     @classmethod
     def from_mask(cls, mask: ColumnMask, device: torch.device | str = "cpu") -> DeviceMask:
-        """Copy a host mask's vectors to `device`."""
-        lts, lte, uts, ute = (torch.tensor(getattr(mask, name), device=device) for name in _VECTORS)
+        """Copy a host mask's vectors to `device`.
+
+        Raises:
+            MaskError: `mask` is no ColumnMask, or this torch cannot use the device.
+        """
+        if not isinstance(mask, ColumnMask):
+            raise MaskError(f"from_mask takes a ColumnMask, got {type(mask).__name__}")
+        try:
+            torch.empty(0, device=device)
+        except (AssertionError, RuntimeError, TypeError, NotImplementedError) as error:
+            raise MaskError(f"device {device!r} cannot be used here: {error}") from error
+        lts, lte, uts, ute = (torch.from_numpy(getattr(mask, name).copy()).to(device) for name in _VECTORS)
         return cls(lts, lte, uts, ute, num_rows=mask.num_rows)
 
     @classmethod
@@ -88,8 +98,7 @@ class DeviceMask:
 
         Raises:
             MaskError: a shape, dtype or n that has no meaning; with `validate`, a value outside 0..num_rows
-            or
-                a reversed span, naming the first column.
+                or a reversed span, naming the first column.
         """
         _check_indices(indices, causal)
         num_keys = indices.shape[2]

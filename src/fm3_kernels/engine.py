@@ -21,12 +21,9 @@ class Engine(Protocol):
     """
 
     def why_unsupported(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: DeviceMask, *, deterministic: bool, backward: bool
+        self, q: Tensor, k: Tensor, v: Tensor, mask: DeviceMask, *, deterministic: bool
     ) -> list[str]:
-        """Return every reason why this engine cannot serve such a call; empty if it can.
-
-        `backward` says that gradients will be asked of it, too; `deterministic` is about them.
-        """
+        """Return every reason why this engine cannot serve such a call; empty if it can."""
         ...
 
     def forward(

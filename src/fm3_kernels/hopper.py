@@ -51,7 +51,7 @@ class HopperEngine:
     """
 
     def why_unsupported(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: DeviceMask, *, deterministic: bool, backward: bool
+        self, q: Tensor, k: Tensor, v: Tensor, mask: DeviceMask, *, deterministic: bool
     ) -> list[str]:
         """Return every reason why the kernels cannot serve the call; see `Engine.why_unsupported`."""
         reasons = _device_reasons(q.device.type, q.device.index)
@@ -62,8 +62,7 @@ class HopperEngine:
         if v.shape[3] != q.shape[3]:
             reasons.append(f"v has head dim {v.shape[3]}, q has {q.shape[3]}: it takes equal ones")
         reasons += _size_reasons(q, k)
-        if backward:
-            reasons += hopper_backward.size_reasons(q, k)
+        reasons += hopper_backward.size_reasons(q, k)
         return reasons
 
     def forward(

@@ -52,7 +52,15 @@ def _check(parts: list[tuple[Tensor, Tensor]]) -> None:
     """Raise unless the parts agree."""
     if not parts:
         raise UnsupportedError("merge()", ["there are no parts"])
-    reasons: list[str] = []
+    reasons = [
+        f"part {i} must be a pair of tensors (out, lse), got {type(part).__name__}"
+        for i, part in enumerate(parts)
+        if not isinstance(part, tuple | list)
+        or len(part) != 2
+        or not all(isinstance(x, Tensor) for x in part)
+    ]
+    if reasons:
+        raise UnsupportedError(f"merge() of {len(parts)} parts", reasons)
     first_out, first_lse = parts[0]
     for i, (out, lse) in enumerate(parts):
         if out.dim() != 4 or [*lse.shape] != [out.shape[0], out.shape[2], out.shape[1]]:

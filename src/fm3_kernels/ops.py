@@ -19,7 +19,7 @@ from fm3_kernels.autograd import differentiable_attention
 from fm3_kernels.checks import describe, dtype_reasons, gradient_reasons
 from fm3_kernels.device_mask import DeviceMask
 from fm3_kernels.engine import Engine
-from fm3_kernels.support import choose_engine, records_gradients
+from fm3_kernels.support import choose_engine
 
 
 @overload
@@ -85,15 +85,7 @@ def attention(
         UnknownNameError: no engine has that name.
     """
     chosen, device_mask, scale = choose_engine(
-        "attention",
-        q,
-        k,
-        v,
-        mask,
-        softmax_scale=softmax_scale,
-        deterministic=deterministic,
-        backward=records_gradients(q, k, v),
-        engine=engine,
+        "attention", q, k, v, mask, softmax_scale=softmax_scale, deterministic=deterministic, engine=engine
     )
     out, lse = differentiable_attention(q, k, v, device_mask, scale, deterministic, chosen)
     return (out, lse) if return_lse else out
@@ -129,15 +121,7 @@ def attention_forward(
         UnknownNameError: no engine has that name.
     """
     chosen, device_mask, scale = choose_engine(
-        "attention_forward",
-        q,
-        k,
-        v,
-        mask,
-        softmax_scale=softmax_scale,
-        deterministic=False,
-        backward=False,
-        engine=engine,
+        "attention_forward", q, k, v, mask, softmax_scale=softmax_scale, deterministic=False, engine=engine
     )
     out_dtype = q.dtype if out_dtype is None else out_dtype
     _refuse("attention_forward", dtype_reasons("out_dtype", out_dtype), q=q)
@@ -196,7 +180,6 @@ def attention_backward(
         mask,
         softmax_scale=softmax_scale,
         deterministic=deterministic,
-        backward=True,
         engine=engine,
     )
     kv_grad_dtype = k.dtype if kv_grad_dtype is None else kv_grad_dtype

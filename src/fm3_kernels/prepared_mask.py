@@ -60,7 +60,7 @@ class PreparedMask:
             vectors = [x.repeat_interleave(heads // mask.heads, dim=1).expand(batch, -1, -1) for x in vectors]
         lts, lte, uts, ute = (x.contiguous() for x in vectors)
         columns, extrema, row_blocks = hopper_ops.prepare_mask(
-            lts, lte, uts, ute, keep, num_rows=mask.num_rows, block_rows=BLOCK_ROWS
+            lts, lte, uts, ute, keep, mask.num_rows, BLOCK_ROWS
         )
         stream = event = None
         if may_keep(mask.device) and mask.device.type == "cuda":

@@ -26,7 +26,7 @@ class ReferenceEngine:
     """The dense engine: rows x keys of memory a head, float32 inside, float64 for float64 inputs."""
 
     def why_unsupported(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: DeviceMask, *, deterministic: bool, backward: bool
+        self, q: Tensor, k: Tensor, v: Tensor, mask: DeviceMask, *, deterministic: bool
     ) -> list[str]:
         """Return no reason: every checked call is served."""
         return []

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from fm3_core import ColumnMask
-from fm3_core.errors import UnsupportedError
+from fm3_core.errors import UnknownNameError, UnsupportedError
 from fm3_core.registry import Registry
 from fm3_kernels.checks import call_reasons, describe
 from fm3_kernels.device_mask import DeviceMask
@@ -15,8 +14,8 @@ from fm3_kernels.hopper import HopperEngine
 from fm3_kernels.reference import ReferenceEngine
 from fm3_kernels.tiled import TiledEngine
 
-AUTO_ORDER = ("hopper", "tiled")
-"""Engines that "auto" tries, the fastest first."""
+AUTO_ORDER = ("tiled",)
+"""Engines that "auto" tries, the fastest first; "hopper" joins once its tests have passed on a GPU."""
 
 engines: Registry[Engine] = Registry("engine", "fm3.engines")
 """Every attention engine by name; "auto" chooses among AUTO_ORDER, the others are asked for by name."""
@@ -34,7 +33,6 @@ def why_unsupported(
     *,
     softmax_scale: float | None = None,
     deterministic: bool = False,
-    backward: bool | None = None,
     engine: str | Engine = "auto",
 ) -> list[str]:
     """Return every reason why `attention` would refuse these arguments; empty if it would serve them.
@@ -46,7 +44,6 @@ def why_unsupported(
         mask: the mask.
         softmax_scale: factor of the scores, None for 1 / sqrt(dim).
         deterministic: whether gradients must be the same bits every time.
-        backward: whether gradients will be asked of the same engine; None for what `attention` would record.
         engine: a registered name, "auto" or an engine.
 
     Raises:
@@ -56,8 +53,7 @@ def why_unsupported(
     reasons = call_reasons(q, k, v, mask, softmax_scale)
     if reasons:
         return reasons
-    backward = records_gradients(q, k, v) if backward is None else backward
-    found = _first_able(candidates, q, k, v, on_device(mask, q), deterministic, backward)
+    found = _first_able(candidates, q, k, v, on_device(mask, q), deterministic)
     return found if isinstance(found, list) else []
 
 
@@ -70,12 +66,9 @@ def choose_engine(
     *,
     softmax_scale: float | None,
     deterministic: bool,
-    backward: bool,
     engine: str | Engine,
 ) -> tuple[Engine, DeviceMask, float]:
     """Return the engine that serves the call, the mask on q's device and the scale, or raise.
-
-    `backward` says that gradients will be asked of the same engine.
 
     Raises:
         UnsupportedError: names the operation, the shapes and all reasons.
@@ -85,16 +78,11 @@ def choose_engine(
     found: Engine | list[str] = call_reasons(q, k, v, mask, softmax_scale)
     if not found:
         mask = on_device(mask, q)
-        found = _first_able(candidates, q, k, v, mask, deterministic, backward)
+        found = _first_able(candidates, q, k, v, mask, deterministic)
     if isinstance(found, list):
         raise UnsupportedError(f"{operation}({describe(q=q, k=k, v=v, mask=mask)})", found)
     assert isinstance(mask, DeviceMask)
     return found, mask, q.shape[3] ** -0.5 if softmax_scale is None else float(softmax_scale)
-
-
-def records_gradients(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Say whether autograd would record a call on these tensors now."""
-    return torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
 
 
 def on_device(mask: ColumnMask | DeviceMask, like: Tensor) -> DeviceMask:
@@ -105,23 +93,21 @@ def on_device(mask: ColumnMask | DeviceMask, like: Tensor) -> DeviceMask:
 def _candidates(engine: str | Engine) -> dict[str, Engine]:
     """Return the engines to try, by the name that messages use."""
     if not isinstance(engine, str):
+        if not callable(getattr(engine, "forward", None)):
+            raise UnknownNameError(
+                f"engine must be a name or an Engine, got {engine!r}; known: {engines.names()}"
+            )
         return {type(engine).__name__: engine}
     return {name: engines.get(name) for name in (AUTO_ORDER if engine == "auto" else (engine,))}
 
 
 def _first_able(
-    candidates: dict[str, Engine],
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: DeviceMask,
-    deterministic: bool,
-    backward: bool,
+    candidates: dict[str, Engine], q: Tensor, k: Tensor, v: Tensor, mask: DeviceMask, deterministic: bool
 ) -> Engine | list[str]:
     """Return the first engine that has no reason against the call, or everybody's reasons."""
     reasons: list[str] = []
     for name, engine in candidates.items():
-        against = engine.why_unsupported(q, k, v, mask, deterministic=deterministic, backward=backward)
+        against = engine.why_unsupported(q, k, v, mask, deterministic=deterministic)
         if not against:
             return engine
         reasons += [f"engine {name!r}: {reason}" for reason in against]

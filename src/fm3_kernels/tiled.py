@@ -56,7 +56,7 @@ class TiledEngine:
     tile_elements: int = 1 << 21
 
     def why_unsupported(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: DeviceMask, *, deterministic: bool, backward: bool
+        self, q: Tensor, k: Tensor, v: Tensor, mask: DeviceMask, *, deterministic: bool
     ) -> list[str]:
         """Return no reason: every checked call is served, and always deterministically."""
         return []

@@ -25,9 +25,10 @@ class HccIpo:
 
     1. Balances compute between all ranks, as `Ipo` does; the largest load it reaches is T_best.
     2. Lowers the bytes that cross nodes while every load stays within (1 + epsilon) T_best. Starts are the
-       balanced placement and, several times, contiguous chunks: annealing decides which node owns what, the
-       chunks of a node are dealt to its ranks, and where a rank is too heavy annealing goes on between ranks.
-       Swaps between nodes follow, while one lowers the traffic.
+       balanced placement, those of lpt and zigzag where they are within it, and, several times, contiguous
+       chunks: annealing decides which node owns what, the chunks of a node are dealt to its ranks, and where
+       a rank is too heavy annealing goes on between ranks. Swaps between nodes follow, while one lowers the
+       traffic.
     3. Balances compute inside each node, which leaves the traffic between nodes as it is.
 
     Phases 2 and 3 alternate while the traffic falls; of all starts the plan with the least traffic, then the
@@ -40,10 +41,10 @@ class HccIpo:
             about halves the traffic of the default, 0.002.
         compute_moves: exchanges that phase 1 computes at most, about, and phase 3 for each start; None: 1000
             a chunk.
-        traffic_moves: exchanges that annealing computes, repairs not counted; None: 16384 for 32
-            to 64 chunks, then about 300 for each chunk.
-        runs: annealing runs that share `traffic_moves`; None: 6, less from 257 chunks on, where each needs
-            more moves.
+        traffic_moves: exchanges that annealing computes, but for the last repair; None: 18432 for 32 to 64
+            chunks, then about 300 for each chunk.
+        runs: annealing runs that this allows where no rank needs a repair; None: 12 for less than 48
+            chunks, then 8, less from 193 chunks on, where each needs more moves.
         engine: "native" (C++), "python", or "auto" for the first of them that there is; both give the same
             plan.
 
@@ -79,7 +80,7 @@ class HccIpo:
             mixes=MIXES,
             slack=int(Fraction(str(float(self.epsilon))) * SLACK_UNIT),
             traffic_moves=default_moves(self.traffic_moves, _traffic_moves(num_chunks)),
-            runs=min(6, max(1, 1536 // num_chunks)) if self.runs is None else int(self.runs),
+            runs=_runs(num_chunks) if self.runs is None else int(self.runs),
         )
         return search(problem, options, with_traffic=True, engine=self.engine)
 
@@ -87,5 +88,10 @@ class HccIpo:
 def _traffic_moves(num_chunks: int) -> int:
     """Return the default budget of phase 2: what fits the planning times of docs/notes/planner-search.md."""
     if num_chunks < 64:
-        return min(16384, 16 * num_chunks**2)  # few chunks have few exchanges
-    return min(384 * num_chunks - 8192, 256 * num_chunks + 24576)
+        return min(18432, 18 * num_chunks**2)  # few chunks have few exchanges
+    return min(384 * num_chunks - 6144, 256 * num_chunks + 26624)
+
+
+def _runs(num_chunks: int) -> int:
+    """Return the default number of annealing runs: few chunks need short runs, and many of them."""
+    return 12 if num_chunks < 48 else min(8, max(1, 1536 // num_chunks))

@@ -327,6 +327,10 @@ def _checked_layer(index: int, layer: Any) -> tuple[ColumnMask, int, CostWeights
             f"mask {index} has {mask.num_rows} rows and {mask.num_keys} keys; planning needs as many rows as "
             f"keys, the same tokens"
         )
+    if 0 in (mask.batch, mask.heads):
+        raise PlanError(
+            f"mask {index} has batch {mask.batch} and {mask.heads} heads; there is nothing to plan"
+        )
     return mask, require_int(f"num_layers of mask {index}", num_layers, minimum=1, error=PlanError), cost
 
 

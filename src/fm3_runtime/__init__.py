@@ -5,7 +5,7 @@ same call with a mask instead of a step runs on one device. The `fm3` command li
 """
 
 from fm3_runtime.attention import attention
-from fm3_runtime.context_parallel import ContextParallel, default_chunk_size
+from fm3_runtime.context_parallel import ContextParallel
 from fm3_runtime.named_masks import mask_names, named_mask
 from fm3_runtime.packing import DocumentError, PackedDocuments, pack_documents
 from fm3_runtime.step import Step
@@ -16,7 +16,6 @@ __all__ = [
     "PackedDocuments",
     "Step",
     "attention",
-    "default_chunk_size",
     "mask_names",
     "named_mask",
     "pack_documents",

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fm3_core import BlockMap, Fm3Error
+from fm3_core import BlockMap
+from fm3_runtime.picture import new_picture
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _CELLS = ("··", "▒▒", "██")
 _COLOURS = ("#f2f2f2", "#f0a202", "#21618c")
 _LABELS = ("empty: skipped", "partial: spans applied", "full: no mask applied")
-FORMATS = (".png", ".svg")
-
-
-class PictureError(Fm3Error, ValueError):
-    """A picture cannot be drawn here, or not in that format."""
 
 
 def block_map_lines(blocks: BlockMap, batch: int = 0, head: int = 0) -> list[str]:
@@ -42,21 +43,15 @@ def save_block_map(blocks: BlockMap, path: Path, title: str, batch: int = 0, hea
     Raises:
         PictureError: another suffix, no matplotlib, or a file that cannot be written.
     """
-    if path.suffix.lower() not in FORMATS:
-        raise PictureError(f"a picture's name must end in {' or '.join(FORMATS)}, got {str(path)!r}")
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.colors import ListedColormap
-        from matplotlib.figure import Figure
-        from matplotlib.patches import Patch
-    except ImportError as error:
-        raise PictureError(
-            f"drawing needs matplotlib ({error}); install it by: pip install 'fm3[plot]'"
-        ) from error
-    figure = Figure(figsize=(7, 7.6), layout="constrained")
-    FigureCanvasAgg(figure)
+    with new_picture(path, width=7, height=7.6) as figure:
+        _draw(figure, blocks, np.asarray(blocks.kinds[batch, head]), title)
+
+
+def _draw(figure: Figure, blocks: BlockMap, shown: NDArray[np.uint8], title: str) -> None:
+    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Patch
+
     axes = figure.add_subplot()
-    shown = np.asarray(blocks.kinds[batch, head])
     axes.imshow(
         shown,
         cmap=ListedColormap(_COLOURS),
@@ -76,7 +71,3 @@ def save_block_map(blocks: BlockMap, path: Path, title: str, batch: int = 0, hea
         Patch(facecolor=c, edgecolor="0.5", label=label) for c, label in zip(_COLOURS, _LABELS, strict=True)
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
-    try:
-        figure.savefig(path, dpi=120)
-    except OSError as error:
-        raise PictureError(f"{path} cannot be written: {error.strerror}") from error

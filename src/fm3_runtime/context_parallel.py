@@ -8,7 +8,7 @@ from types import TracebackType
 import torch
 import torch.distributed
 
-from fm3_comm import ExchangeBackend, connect, make_exchange
+from fm3_comm import ExchangeBackend, connect, make_exchange, routes
 from fm3_core import (
     Cluster,
     ColumnMask,
@@ -20,7 +20,7 @@ from fm3_core import (
     needs,
 )
 from fm3_core.check import require_int
-from fm3_planner import Planner, PlanProblem, PlanResult, planners
+from fm3_planner import Planner, PlanProblem, PlanResult, balanced_chunk_size, planners
 from fm3_planner import plan as solve
 from fm3_planner.planning import DEFAULT_PLANNER
 from fm3_runtime.plan_cache import PlanCache
@@ -41,13 +41,16 @@ class ContextParallel:
         backend: "auto" (torch_dist in a group, loopback for one rank), a backend's name, or this rank's
             handle of a backend that is open already, as `fm3_comm.loopback.run` hands out; a handle is not
             closed by `close`.
-        chunk_size: tokens of the chunks that the planner moves; None chooses by `default_chunk_size`.
+        chunk_size: tokens of the chunks that the planner moves; None chooses for each mask by
+            `fm3_planner.balanced_chunk_size`.
         gradient_wire: "float32" or "bfloat16", what partial gradients of K and V travel as; sums are float32
             anyway.
         ranks_per_node: ranks of a node, None for all.
+        route: "flat", chunks go from their owners directly, or "hierarchical", once to each other node and on
+            from there; a name in `fm3_comm.routes`.
 
     Raises:
-        UnknownNameError: an unknown backend, planner or gradient wire; it lists the known ones.
+        UnknownNameError: an unknown backend, planner, gradient wire or route; it lists the known ones.
     """
 
     def __init__(
@@ -59,8 +62,10 @@ class ContextParallel:
         gradient_wire: str = "float32",
         *,
         ranks_per_node: int | None = None,
+        route: str = "flat",
     ) -> None:
         """Open the backend."""
+        routes.get(route)
         if not isinstance(gradient_wire, str) or gradient_wire not in GRADIENT_WIRES:
             raise UnknownNameError(
                 f"unknown gradient_wire {gradient_wire!r}; known: {', '.join(GRADIENT_WIRES)}"
@@ -75,6 +80,7 @@ class ContextParallel:
             require_int("chunk_size", chunk_size, minimum=1, error=PartitionError)
         self.planner = planner
         self.chunk_size = chunk_size
+        self.route = route
         self.wire_dtype = GRADIENT_WIRES[gradient_wire]
         self.backend = connect(group, backend=backend) if isinstance(backend, str) else backend
         self._opened_it = self.backend not in (backend, group)
@@ -133,13 +139,13 @@ class ContextParallel:
 
         Args:
             mask: the whole sequence's mask.
-            chunk_size: tokens of a chunk; None takes this object's, or the default.
+            chunk_size: tokens of a chunk; None takes this object's, or chooses.
         """
         if mask.num_rows < self.num_ranks:
             raise PartitionError(
                 f"{mask.num_rows} tokens cannot be shared by {self.num_ranks} ranks: more ranks than tokens"
             )
-        size = chunk_size or self.chunk_size or default_chunk_size(mask.num_rows, self.num_ranks)
+        size = chunk_size or self.chunk_size or balanced_chunk_size(mask, num_ranks=self.num_ranks)
         return PlanProblem.from_mask(
             mask, chunk_size=size, num_ranks=self.num_ranks, ranks_per_node=self.cluster.ranks_per_node
         )
@@ -165,7 +171,7 @@ class ContextParallel:
         def make() -> tuple[PlanResult, Exchange]:
             problem = self.problem(mask)
             result = solve(problem, planner=self.planner)
-            return result, make_exchange(result.partition, problem.needs, self.cluster)
+            return result, make_exchange(result.partition, problem.needs, self.cluster, self.route)
 
         return self._cache.get(mask.fingerprint, make)
 
@@ -182,10 +188,10 @@ class ContextParallel:
         if reasons:
             raise PlanError("the plan does not fit: " + "; ".join(reasons))
         needed = needs(mask, chunk_size=result.partition.chunk_size)
-        return result, make_exchange(result.partition, needed, self.cluster)
+        return result, make_exchange(result.partition, needed, self.cluster, self.route)
 
     def _verify(self, mask: ColumnMask, result: PlanResult) -> None:
-        chunks = repr((result.partition.chunk_size, result.partition.chunks_by_rank)).encode()
+        chunks = repr((self.route, result.partition.chunk_size, result.partition.chunks_by_rank)).encode()
         held = [
             text.split() for text in self.backend.share(f"{mask.fingerprint} {sha256(chunks).hexdigest()}")
         ]
@@ -194,17 +200,6 @@ class ContextParallel:
             raise MaskError(f"the ranks hold different masks: {_who_holds_what(masks)}")
         if len(set(plans)) > 1:
             raise PlanError(f"the ranks hold one mask but different plans: {_who_holds_what(plans)}")
-
-
-def default_chunk_size(num_tokens: int, num_ranks: int) -> int:
-    """Return ceil(tokens / 16 ranks) rounded up to 128, halved until there are two chunks a rank."""
-    num_tokens = require_int("num_tokens", num_tokens, error=PartitionError)
-    num_ranks = require_int("num_ranks", num_ranks, minimum=1, error=PartitionError)
-    size = -(-num_tokens // (16 * num_ranks))
-    size = -(-size // 128) * 128
-    while size > 1 and -(-num_tokens // size) < 2 * num_ranks:
-        size //= 2
-    return max(size, 1)
 
 
 def _who_holds_what(fingerprints: list[str]) -> str:

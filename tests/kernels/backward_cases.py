@@ -28,7 +28,7 @@ def why_absent() -> list[str]:
     if not torch.cuda.is_available():
         return ["no CUDA device here"]
     x = torch.zeros(1, 1, 1, 64, dtype=torch.bfloat16, device="cuda")
-    return why_unsupported(x, x, x, columns(1, 1), backward=True, engine="hopper")
+    return why_unsupported(x, x, x, columns(1, 1), engine="hopper")
 
 
 def gpu_marks() -> list[pytest.MarkDecorator]:

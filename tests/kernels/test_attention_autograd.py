@@ -131,3 +131,17 @@ def test_a_host_mask_and_its_device_mask_give_the_same_bits() -> None:
     mine = attention(inputs.q, inputs.k, inputs.v, MASK)
     theirs = attention(inputs.q, inputs.k, inputs.v, DeviceMask.from_mask(MASK))
     assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("scale", [0.3, -1.5])
+def test_the_scale_reaches_forward_and_backward_of_the_op(scale):
+    generator = torch.Generator().manual_seed(2)
+    q, k, v = (
+        torch.randn(1, 7, 2, 4, generator=generator, dtype=torch.float64, requires_grad=True) for _ in "qkv"
+    )
+    plain = torch.softmax(scale * torch.einsum("bshd,bthd->bhst", q, k), -1)
+    expected = torch.autograd.grad(torch.einsum("bhst,bthd->bshd", plain, v).square().sum(), (q, k, v))
+    got = torch.autograd.grad(
+        attention(q, k, v, patterns.full(7), softmax_scale=scale).square().sum(), (q, k, v)
+    )
+    assert all(torch.allclose(mine, theirs, atol=1e-12) for mine, theirs in zip(got, expected, strict=True))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fm3_core import Fm3Error, UnsupportedError, patterns
+from fm3_core import Fm3Error, UnknownNameError, UnsupportedError, patterns
 from fm3_kernels import DeviceMask, attention, attention_backward, attention_forward, why_unsupported
 
 MASK = patterns.causal(6, 5)
@@ -142,3 +142,18 @@ def test_an_output_dtype_that_is_not_floating_is_refused() -> None:
 def test_a_host_mask_serves_tensors_of_any_device_without_reasons() -> None:
     q, k, v = (x.to("meta") for x in tensors().values() if isinstance(x, Tensor))
     assert why_unsupported(q, k, v, MASK, engine="tiled") == []
+
+
+@pytest.mark.parametrize("engine", [3, None])
+def test_what_is_no_engine_is_refused_with_the_known_names(engine):
+    with pytest.raises(
+        UnknownNameError, match=r"engine must be a name or an Engine, got .*'reference', 'tiled'"
+    ):
+        attention(**tensors(), engine=engine)
+
+
+def test_sparse_tensors_are_refused():
+    sparse = tensors(q=torch.zeros(2, 9, 4, 4).to_sparse())
+    assert any(
+        "q must be dense, got layout torch.sparse_coo" in reason for reason in why_unsupported(**sparse)
+    )

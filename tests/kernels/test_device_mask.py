@@ -138,3 +138,10 @@ def test_extrema_are_made_once_for_each_block_size() -> None:
     x = torch.randn(1, 300, 1, 8, generator=torch.Generator().manual_seed(0))
     attention(x, x, x, mask, engine="tiled")
     assert mask.block_extrema(128).host is mask.block_extrema(128).host
+
+
+def test_what_is_no_mask_and_devices_that_are_not_here_are_refused():
+    with pytest.raises(MaskError, match="from_mask takes a ColumnMask, got NoneType"):
+        DeviceMask.from_mask(None)
+    with pytest.raises(MaskError, match="device 'xyz' cannot be used here"):
+        DeviceMask.from_mask(patterns.causal(4), "xyz")

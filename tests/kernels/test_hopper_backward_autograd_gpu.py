@@ -45,21 +45,6 @@ def test_autograd_gives_the_oracles_gradients(dtype: torch.dtype, dim: int, hang
     assert [message for message in found if message] == []
 
 
-def test_auto_is_the_hopper_engine_here(hang_watch: HangWatch) -> None:
-    x = on_gpu(PROBLEM.inputs(MASK))
-    with hang_watch.over("auto"):
-        mine = torch.autograd.grad(attention(*leaves_of(x), device_mask(), deterministic=True).sum(), x.q)
-        theirs = torch.autograd.grad(
-            attention(*leaves_of(x), device_mask(), deterministic=True, engine="hopper").sum(), x.q
-        )
-    assert torch.equal(mine[0], theirs[0])
-
-
-def leaves_of(inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
-    """Return q, k and v themselves, with gradients."""
-    return tuple(x.requires_grad_() for x in (inputs.q, inputs.k, inputs.v))
-
-
 def test_two_uses_in_one_graph_add_their_gradients(hang_watch: HangWatch) -> None:
     q, k, v = leaves(on_gpu(PROBLEM.inputs(MASK)))
     other = DeviceMask.from_mask(patterns.causal(300), "cuda")

@@ -148,3 +148,9 @@ def test_parts_that_do_not_fit_are_refused_with_every_reason() -> None:
     assert "part 2 must be out [batch, rows, heads, dim]" in str(error.value)
     with pytest.raises(UnsupportedError, match="there are no parts"):
         merge([])
+
+
+@pytest.mark.parametrize("parts", [[(1, 2)], [(torch.zeros(1, 2, 1, 3),)], [3]])
+def test_parts_that_are_no_pairs_of_tensors_are_refused(parts):
+    with pytest.raises(UnsupportedError, match=r"part 0 must be a pair of tensors \(out, lse\)"):
+        merge(parts)

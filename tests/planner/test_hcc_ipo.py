@@ -82,12 +82,15 @@ def test_without_slack_traffic_costs_no_compute(seed):
     assert free.cost.node_traffic < balanced.cost.node_traffic
 
 
-@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("epsilon", [0.02, 0.05])
-def test_annealing_needs_less_traffic_than_swaps_alone(seed, epsilon):
-    problem = _documents(8, 4, seed=seed)
-    swaps = plan(problem, HccIpo(epsilon=epsilon, runs=0)).cost.node_traffic
-    assert plan(problem, HccIpo(epsilon=epsilon)).cost.node_traffic < swaps
+def test_annealing_never_needs_more_traffic_than_swaps_alone_and_less_in_all(epsilon):
+    problems = [_documents(8, 4, seed=seed) for seed in range(6)]
+    annealed, swapped = (
+        np.array([plan(problem, planner).cost.node_traffic for problem in problems])
+        for planner in (HccIpo(epsilon=epsilon), HccIpo(epsilon=epsilon, runs=0))
+    )
+    assert (annealed <= swapped).all()
+    assert annealed.sum() < 0.9 * swapped.sum()
 
 
 def test_documents_that_fit_the_nodes_are_not_torn_apart(make_problem):

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fm3_core import Cluster, PlanError
+from fm3_core import Cluster, ColumnMask, PlanError
 from fm3_planner import PlanProblem
 
 INT64_MAX = 2**63 - 1
@@ -119,3 +119,10 @@ def test_weights_whose_sum_just_fits_int64_are_planned_exactly():
 def test_bytes_whose_traffic_overflows_int64_are_refused():
     with pytest.raises(PlanError, match=r"chunk_bytes sum to .* over 2 ranks, more than int64 holds"):
         PlanProblem(**_fields(chunk_bytes=[INT64_MAX // 2, 9, 0, 0]))
+
+
+def test_a_mask_without_entries_or_heads_is_refused():
+    nothing = np.zeros((0, 1, 8), dtype=np.int32)
+    mask = ColumnMask(nothing, nothing, nothing, nothing, num_rows=8)
+    with pytest.raises(PlanError, match="mask 0 has batch 0 and 1 heads; there is nothing to plan"):
+        PlanProblem.from_mask(mask, chunk_size=2, num_ranks=2)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
 
 from fm3_core import ColumnMask
 from fm3_runtime import attention
+from fm3_runtime.cli import main
 
 
 @dataclass(frozen=True)
@@ -60,3 +64,38 @@ def make_problem() -> Callable[..., Problem]:
         )
 
     return make
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a run of the command left."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def fm3(capsys, monkeypatch) -> Callable[..., Done]:
+    """Return a function that runs the command in this process."""
+
+    def run(*arguments: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["fm3", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main()
+        return Done(left.value.code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def fm3_json(fm3) -> Callable[..., Any]:
+    """Return a function that runs the command and reads the JSON that it prints."""
+
+    def run(*arguments: str) -> Any:
+        done = fm3(*arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run

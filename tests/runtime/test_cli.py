@@ -6,52 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fm3_runtime import mask_names
-from fm3_runtime.cli import main
 
 LENGTHS = ["--lengths", "2538,1742,3912"]
-
-
-@dataclass(frozen=True)
-class Done:
-    """What a run of the command left."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def fm3(capsys, monkeypatch) -> Callable[..., Done]:
-    """Return a function that runs the command in this process."""
-
-    def run(*arguments: str) -> Done:
-        monkeypatch.setattr(sys, "argv", ["fm3", *arguments])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main()
-        return Done(left.value.code, *capsys.readouterr())
-
-    return run
-
-
-@pytest.fixture
-def fm3_json(fm3) -> Callable[..., Any]:
-    """Return a function that runs the command and reads the JSON that it prints."""
-
-    def run(*arguments: str) -> Any:
-        done = fm3(*arguments, "--json")
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    return run
 
 
 def test_attend_prints_loads_bytes_time_and_errors(fm3):
@@ -254,3 +216,14 @@ def test_help_loads_no_solver_and_no_plotting():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("closed", [(1,), (2,), (1, 2)], ids=["stdout", "stderr", "both"])
+@pytest.mark.parametrize(("lengths", "code"), [("3,4", 0), ("3,x", 2)])
+def test_a_caller_may_close_the_streams(closed, lengths, code):
+    close = "".join(f"os.close({stream}); " for stream in closed)
+    arguments = [sys.executable, "-m", "fm3_runtime", "mask", "--lengths", lengths]
+    code_of_child = f"import os; {close}os.execv({sys.executable!r}, {arguments!r})"
+    done = subprocess.run([sys.executable, "-c", code_of_child], capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr

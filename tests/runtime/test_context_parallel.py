@@ -20,8 +20,8 @@ from fm3_core import (
     UnsupportedError,
     patterns,
 )
-from fm3_planner import PlanProblem, plan, planners
-from fm3_runtime import ContextParallel, attention, default_chunk_size, mask_names, named_mask
+from fm3_planner import PlanProblem, balanced_chunk_size, plan, planners
+from fm3_runtime import ContextParallel, attention, mask_names, named_mask
 
 ROUNDING = 1e-12
 LENGTHS = [10, 0, 20, 7, 1, 13, 48]
@@ -442,15 +442,6 @@ def test_what_is_no_plan_is_refused_by_type():
         ContextParallel().plan(patterns.causal(8), result=3)
 
 
-@pytest.mark.parametrize(
-    ("tokens", "ranks", "text"),
-    [(8, 0, "num_ranks must be >= 1, got 0"), (-1, 2, "num_tokens must be >= 0, got -1")],
-)
-def test_a_default_chunk_size_needs_tokens_and_ranks(tokens, ranks, text):
-    with pytest.raises(PartitionError, match=text):
-        default_chunk_size(tokens, ranks)
-
-
 def test_a_rank_that_raises_stops_the_others_with_its_number():
     def one_fails(backend: ExchangeBackend) -> None:
         step = ContextParallel(backend=backend).plan(patterns.causal(32))
@@ -464,13 +455,14 @@ def test_a_rank_that_raises_stops_the_others_with_its_number():
     assert caught.value.__notes__ == ["raised in rank 1 of 2"]
 
 
-@settings(max_examples=200)
-@given(tokens=st.integers(1, 1 << 20), num_ranks=st.integers(1, 64))
-def test_default_chunks_are_aligned_or_leave_two_a_rank(tokens, num_ranks):
-    size = default_chunk_size(tokens, num_ranks)
-    chunks = -(-tokens // size)
-    assert size == 1 or chunks >= 2 * num_ranks
-    assert chunks <= max(32 * num_ranks, 4 * num_ranks) or size % 128 == 0
+def test_chunks_are_chosen_for_the_mask_where_no_size_is_given():
+    def chosen(backend: ExchangeBackend, mask: ColumnMask) -> int:
+        return ContextParallel(backend=backend).plan(mask).partition.chunk_size
+
+    for mask in (patterns.full(2048), patterns.causal(2048)):
+        assert loopback.run(2, lambda b, m=mask: chosen(b, m)) == 2 * [balanced_chunk_size(mask, num_ranks=2)]
+    even, uneven = (balanced_chunk_size(m, num_ranks=2) for m in (patterns.full(2048), patterns.causal(2048)))
+    assert even > uneven
 
 
 def test_ranks_per_node_reaches_the_cluster():

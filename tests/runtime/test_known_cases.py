@@ -90,3 +90,21 @@ def test_a_poisoned_tail_behind_the_last_of_129_keys_changes_nothing():
     ]
     assert all(torch.equal(x, y) for x, y in zip(*results, strict=True))
     assert all(x.isfinite().all() for x in results[0])
+
+
+@pytest.mark.parametrize("scale", [0.7, -0.3])
+@pytest.mark.parametrize("engine", ["tiled", "reference"])
+def test_scale_and_engine_of_a_step_are_those_of_the_call_forward_and_backward(scale, engine):
+    mask, x = patterns.causal_document([20, 13]), _normal(1, 33, 2, 4).double()
+
+    def call(q: torch.Tensor, where: object) -> list[torch.Tensor]:
+        q = q.clone().requires_grad_()
+        out = attention(q, q, q, where, softmax_scale=scale, engine=engine)
+        return [out.detach(), *torch.autograd.grad(out.square().sum(), q)]
+
+    def one_rank(backend: ExchangeBackend) -> list[torch.Tensor]:
+        step = ContextParallel(backend=backend, chunk_size=4).plan(mask)
+        return [step.gather(y) for y in call(step.scatter(x), step)]
+
+    for mine, whole in zip(loopback.run(3, one_rank)[0], call(x, mask), strict=True):
+        assert (mine - whole).abs().max() < 1e-13

@@ -133,6 +133,6 @@ class Engine:
             raise ExchangeError(
                 f"rank {left[0].peer}: rank {left[0].peer} has finished without starting this operation"
             )
-        lost = memory.lost_peer()
-        if lost is not None and board.state_of(lost[0]) != LEFT and not event.reached(memory):
-            raise ExchangeError(f"{where}: rank {lost[0]} stopped without a word: {lost[1]}")
+        lost = [(peer, how) for peer, how in memory.lost_peers().items() if board.state_of(peer) != LEFT]
+        if lost and not event.reached(memory):
+            raise ExchangeError(f"{where}: rank {lost[0][0]} stopped without a word: {lost[0][1]}")

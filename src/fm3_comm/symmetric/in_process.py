@@ -194,9 +194,9 @@ class InProcessMemory:
                     f"{timeout_seconds:g} s"
                 )
 
-    def lost_peer(self) -> tuple[int, str] | None:
-        """Return None: the ranks are threads of one process."""
-        return None
+    def lost_peers(self) -> dict[int, str]:
+        """Return none: the ranks are threads of one process."""
+        return {}
 
     def close(self) -> None:
         """Carry out what is under way."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import torch.distributed as dist
+
 from fm3_comm import loopback
 from fm3_comm.backend import ExchangeBackend
 from fm3_comm.rank_threads import describe
@@ -36,11 +38,12 @@ class SymmetricKind:
 
         Args:
             group: any backend's handle or a torch.distributed group, where the ranks meet; None for the
-                default group. A symmetric handle is returned as it is.
+                default group, or a world of one rank where none is initialised. A symmetric handle is
+                returned as it is.
             timeout_seconds: longest wait for a peer; None for 300 s.
 
         Raises:
-            UnsupportedError: the memory is not available here, or there is no group.
+            UnsupportedError: the memory is not available here, or the group has no gloo.
         """
         if isinstance(group, SymmetricBackend):
             return group
@@ -48,6 +51,8 @@ class SymmetricKind:
         timeout = DEFAULT_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
         if isinstance(group, ExchangeBackend):
             return self._open(kind, group, timeout)
+        if group is None and not (dist.is_available() and dist.is_initialized()):
+            return self._open(kind, loopback.solo(), timeout)
         meeting = TorchDist(group, timeout_seconds=timeout)
         try:
             return self._open(kind, meeting, timeout)

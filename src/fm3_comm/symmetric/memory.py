@@ -106,8 +106,8 @@ class SymmetricMemory(Protocol):
             ExchangeError: a rank did not come in time; it is named.
         """
 
-    def lost_peer(self) -> tuple[int, str] | None:
-        """Return a rank whose process has ended and how that is known, as far as this memory can tell."""
+    def lost_peers(self) -> dict[int, str]:
+        """Return ranks whose processes have ended and how that is known, as far as this memory can tell."""
 
     def close(self) -> None:
         """Give everything back; peers may go on reading and writing this rank's buffers. Repeatable."""

@@ -177,9 +177,9 @@ class ShmMemory:
                     f"{timeout_seconds:g} s"
                 )
 
-    def lost_peer(self) -> tuple[int, str] | None:
-        """Return a rank whose process has ended."""
-        return self._deaths.first()
+    def lost_peers(self) -> dict[int, str]:
+        """Return the ranks whose processes have ended."""
+        return self._deaths.found()
 
     def close(self) -> None:
         """Forget what watches the peers; mappings go with their buffers."""
@@ -193,11 +193,9 @@ class ShmMemory:
             if self.wait_ge(self._sync, peer, count, step):
                 return True
             waited += step
-            lost = self.lost_peer()
-            if lost is not None and self.read(self._sync, lost[0]) < count:
-                raise ExchangeError(
-                    f"rank {self.rank}: barrier: rank {lost[0]} stopped without a word: {lost[1]}"
-                )
+            how = self.lost_peers().get(peer)
+            if how is not None and self.read(self._sync, peer) < count:
+                raise ExchangeError(f"rank {self.rank}: barrier: rank {peer} stopped without a word: {how}")
         return False
 
     def _alloc(self, num_bytes: int, meet: Callable[[], None]) -> ShmBuffer:
@@ -261,35 +259,32 @@ class _Deaths:
     """
 
     def __init__(self, pids: dict[int, int]) -> None:
-        self._pids = pids
         self._lock = threading.Lock()
-        self._found: tuple[int, str] | None = None
-        self._watched: dict[int, int] = {}
+        self._found: dict[int, str] = {}
+        self._watched: dict[int, tuple[int, int]] = {}
         for rank, pid in pids.items():
             if pid != os.getpid():
                 try:
-                    self._watched[rank] = os.pidfd_open(pid)
+                    self._watched[os.pidfd_open(pid)] = rank, pid
                 except ProcessLookupError:
-                    self._found = rank, f"its process {pid} has ended"
+                    self._found[rank] = f"its process {pid} has ended"
 
-    def first(self) -> tuple[int, str] | None:
-        """Return a rank whose process has ended; a process that nobody has reaped yet has ended, too."""
+    def found(self) -> dict[int, str]:
+        """Return ranks whose processes have ended; one that nobody has reaped yet has ended, too."""
         with self._lock:
-            if self._found is None and self._watched:
-                poll = select.poll()
-                for descriptor in self._watched.values():
-                    poll.register(descriptor, select.POLLIN)
-                ended = {descriptor for descriptor, _ in poll.poll(0)}
-                for rank, descriptor in self._watched.items():
-                    if descriptor in ended:
-                        self._found = rank, f"its process {self._pids[rank]} has ended"
-                        break
-            return self._found
+            poll = select.poll()
+            for descriptor in self._watched:
+                poll.register(descriptor, select.POLLIN)
+            for descriptor, _ in poll.poll(0) if self._watched else []:
+                rank, pid = self._watched.pop(descriptor)
+                self._found[rank] = f"its process {pid} has ended"
+                os.close(descriptor)
+            return dict(self._found)
 
     def close(self) -> None:
         """Stop watching."""
         with self._lock:
-            for descriptor in self._watched.values():
+            for descriptor in self._watched:
                 os.close(descriptor)
             self._watched.clear()
 

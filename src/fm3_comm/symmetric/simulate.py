@@ -16,7 +16,8 @@ from fm3_core import ExchangeError
 
 R = TypeVar("R")
 
-_MOST_TICKS = 4
+_TICKS = 4
+_TICKS_SHARE = 0.1
 
 
 class Recorder:
@@ -107,10 +108,14 @@ def interleave(world: InProcessWorld, programs: Sequence[Program[R]]) -> list[R]
         if _reached(waiting[rank], memories[rank]):
             advance(rank)
         elif len(world.schedule):
-            for _ in range(draws.randint(1, _MOST_TICKS)):
+            for _ in range(draws.randint(1, max(_TICKS, int(_TICKS_SHARE * len(world.schedule))))):
                 world.schedule.tick()
-        elif not any(_reached(event, memories[other]) for other, event in waiting.items()):
-            raise ExchangeError("deadlock: " + "; ".join(_describe(r, e) for r, e in sorted(waiting.items())))
+        else:
+            ready = [other for other, event in waiting.items() if _reached(event, memories[other])]
+            if not ready:
+                texts = [_describe(other, event) for other, event in sorted(waiting.items())]
+                raise ExchangeError("deadlock: " + "; ".join(texts))
+            advance(draws.choice(ready))
     return [results[rank] for rank in range(len(programs))]
 
 

@@ -17,8 +17,8 @@ class SearchOptions:
         compute_moves: exchanges that phase 1 may compute, and phase 3.
         mixes: times that phase 1 leaves a placement that no exchange improves.
         slack: phase 2 keeps the largest load within 1 + slack / 10^9 times that of phase 1.
-        traffic_moves: exchanges that phase 2 may compute by annealing.
-        runs: annealing runs of phase 2.
+        traffic_moves: exchanges that the annealing of phase 2 may compute, but for the last repair.
+        runs: annealing runs that this allows where none needs a repair.
     """
 
     target: int

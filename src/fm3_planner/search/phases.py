@@ -10,7 +10,7 @@ from fm3_planner.search.options import SLACK_UNIT, SearchOptions
 from fm3_planner.search.placement import Budget, Layout, Placement
 from fm3_planner.search.traffic import Needs, Traffic
 
-SEED = 2026
+SEED = 42
 NODES = Cooling(start_temperature=400, end_temperature=80, start_penalty=2, end_penalty=32)
 RANKS = Cooling(start_temperature=100, end_temperature=60, start_penalty=8, end_penalty=64)
 REPAIR = Cooling(start_temperature=60, end_temperature=20, start_penalty=256, end_penalty=2048)
@@ -44,14 +44,18 @@ class _Search:
         self.chance = Chance(SEED)
         self.placement = Placement(layout, weights, layout.numbered(), ranks_per_cell=1)
         self.moves = 0
+        self.dealt: list[int] = []
         self.limit = 0
         self.inner_moves = 0
-        self.best: list[int] | None = None
+        self.run_moves = 0
+        self.annealed = 0
+        self.best: list[int] = []
         self.least = (0, 0)
 
     def run(self) -> tuple[list[int], int]:
         items = self.layout.numbered()
         deal(self.layout, self.weights, range(self.layout.num_ranks), items)
+        self.dealt = list(items)
         self.placement.set(items)
         budget = Budget(limit=self.options.compute_moves)
         balance_with_mixes(self.placement, self.options.target, self.options.mixes, self.chance, budget)
@@ -65,15 +69,24 @@ class _Search:
         self.limit = min(load + load * self.options.slack // SLACK_UNIT, INT64_MAX)
         self.inner_moves = self.options.compute_moves // (runs + 1) // self.layout.num_nodes
         self._consider(needs)
-        for _ in range(runs):
-            if self.least[0] == 0:
+        for start in (self.dealt, self.layout.head_and_tail()):
+            self.placement.set(start)
+            if max(self.placement.loads) <= self.limit:
+                self._consider(needs)
+        if runs == 0:
+            self.placement.set(self.best)
+            return
+        allowed = self.options.traffic_moves
+        self.run_moves = allowed // runs
+        while self.annealed == 0 or self.annealed + self.run_moves <= allowed:
+            if self.least[0] == 0 or self.run_moves == 0:
                 break
             self._anneal_nodes(needs)
             if max(self.placement.loads) > self.limit:
                 self._anneal_ranks(needs)
             if max(self.placement.loads) <= self.limit:
                 self._consider(needs)
-        assert self.best is not None
+        self.moves += self.annealed
         self.placement.set(self.best)
 
     def _anneal_nodes(self, needs: Needs) -> None:
@@ -81,9 +94,8 @@ class _Search:
         layout = self.layout
         nodes = Placement(layout, self.weights, layout.numbered(), ranks_per_cell=layout.ranks_per_node)
         limits = [min(self.limit * len(layout.ranks_of(node)), INT64_MAX) for node in range(layout.num_nodes)]
-        moves = self.options.traffic_moves // self.options.runs
-        anneal(nodes, needs, limits, NODES, moves, self.chance)
-        self.moves += moves
+        anneal(nodes, needs, limits, NODES, self.run_moves, self.chance)
+        self.annealed += self.run_moves
         items = nodes.item_at
         for node in range(layout.num_nodes):
             deal(layout, self.weights, layout.ranks_of(node), items)
@@ -93,10 +105,9 @@ class _Search:
     def _anneal_ranks(self, needs: Needs) -> None:
         """Repair what nodes cannot see, ranks above the limit: at little traffic if that works."""
         limits = [self.limit] * self.layout.num_ranks
-        moves = self.options.traffic_moves // self.options.runs // 4
         for cooling in (RANKS, REPAIR):
-            anneal(self.placement, needs, limits, cooling, moves, self.chance)
-            self.moves += moves
+            anneal(self.placement, needs, limits, cooling, self.run_moves // 4, self.chance)
+            self.annealed += self.run_moves // 4
             self._balance_nodes(self.limit)
             if max(self.placement.loads) <= self.limit:
                 return
@@ -121,6 +132,6 @@ class _Search:
             self._balance_nodes(0)
         self.moves += budget.spent
         outcome = (traffic.total, max(self.placement.loads))
-        if self.best is None or outcome < self.least:
+        if not self.best or outcome < self.least:
             self.least = outcome
             self.best = list(self.placement.item_at)

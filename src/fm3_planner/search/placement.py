@@ -54,6 +54,21 @@ class Layout:
             for place in range(self.slots_per_rank)
         ]
 
+    def head_and_tail(self) -> list[int]:
+        """Return items of each slot: chunks from the head and from the tail of the sequence on each rank."""
+        items, per_rank = self.numbered(), self.slots_per_rank
+        head, tail = 0, self.num_chunks
+        for first in range(0, self.num_slots, per_rank):
+            count = per_rank - (items[first + per_rank - 1] >= self.num_chunks)
+            in_head = -(-count // 2)
+            tail -= count - in_head
+            items[first : first + count] = [
+                *range(head, head + in_head),
+                *range(tail, tail + count - in_head),
+            ]
+            head += in_head
+        return items
+
 
 class Placement:
     """Items on slots.

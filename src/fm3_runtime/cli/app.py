@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
 from typing import NoReturn
 
 import typer
 
 from fm3_core import Fm3Error
+from fm3_runtime.cli.advise import advise
 from fm3_runtime.cli.attend import attend
+from fm3_runtime.cli.calibrate import calibrate
 from fm3_runtime.cli.compare import compare
 from fm3_runtime.cli.doctor import doctor
 from fm3_runtime.cli.mask import mask
@@ -20,6 +23,7 @@ from fm3_runtime.launch import RankError
 CHECK_FAILED = 1
 USER_MISTAKE = 2
 INTERRUPTED = 130
+TERMINATED = 143
 
 app = typer.Typer(
     name="fm3",
@@ -36,12 +40,15 @@ app.command()(attend)
 app.command()(plan)
 app.command()(compare)
 app.command()(mask)
+app.command()(advise)
+app.command()(calibrate)
 app.command()(doctor)
 
 
 def main() -> NoReturn:
     """Run the command that sys.argv names, and exit."""
     as_json = "--json" in sys.argv
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(TERMINATED))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without these signs, a name that is no text

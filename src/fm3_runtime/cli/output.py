@@ -4,21 +4,38 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from fm3_core import Fm3Error
+
+
+class OutputError(Fm3Error, ValueError):
+    """A file that was asked for cannot be written."""
+
+
 FILE_WIDTH = 120
 """Columns of what is not printed on a terminal."""
 
-console = Console(highlight=False, width=None if sys.stdout.isatty() else FILE_WIDTH)
+_on_terminal = sys.stdout is not None and sys.stdout.isatty()  # None where a caller has closed it
+console = Console(highlight=False, width=None if _on_terminal else FILE_WIDTH)
 messages = Console(stderr=True, highlight=False)
 
 
 def print_json(value: dict[str, Any]) -> None:
     """Print one JSON object on standard output."""
     print(json.dumps(value, indent=2), flush=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file, or raise OutputError with its name and the reason."""
+    try:
+        path.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def print_error(message: str, as_json: bool) -> None:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from fm3_planner import PlanProblem, PlanResult
+from fm3_planner import PlanResult, plan_to_json
 from fm3_planner import plan as solve
 from fm3_planner.planning import DEFAULT_PLANNER
-from fm3_runtime.cli.options import (
-    AsJson,
-    ChunkSize,
-    Documents,
-    Lengths,
-    MaskName,
-    Ranks,
-    RanksPerNode,
-    read_mask,
+from fm3_runtime.cli.options import AsJson, ChunkSize, Documents, Lengths, MaskName, Ranks, RanksPerNode
+from fm3_runtime.cli.output import (
+    bar,
+    console,
+    count,
+    format_bytes,
+    format_seconds,
+    new_table,
+    print_json,
+    write_text,
 )
-from fm3_runtime.cli.output import bar, console, count, format_bytes, format_seconds, new_table, print_json
-from fm3_runtime.context_parallel import default_chunk_size
+from fm3_runtime.cli.plan_source import problem_of_mask
 
 CHUNKS_SHOWN = 12
 
@@ -37,6 +38,9 @@ def plan(
     ranks_per_node: RanksPerNode = None,
     chunk_size: ChunkSize = None,
     planner: Annotated[str, typer.Option(help="Name of the load balancer.")] = DEFAULT_PLANNER,
+    save: Annotated[
+        Path | None, typer.Option(help="Also write the plan as JSON, which `plan_from_json` reads.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Place the tokens of one batch on ranks, and print every figure with its bound.
@@ -47,23 +51,21 @@ def plan(
 
     fm3 plan --tokens 131072 --ranks 16 --ranks-per-node 8 --mask document --planner zigzag
     """
-    column_mask, chosen = read_mask(mask, lengths, documents, glob, tokens)
-    size = chunk_size or default_chunk_size(column_mask.num_rows, ranks)
-    problem = PlanProblem.from_mask(
-        column_mask, chunk_size=size, num_ranks=ranks, ranks_per_node=ranks_per_node
-    )
-    result = solve(problem, planner=planner)
+    source = problem_of_mask(
+        mask, lengths, documents, glob, tokens,
+        ranks=ranks, ranks_per_node=ranks_per_node, chunk_size=chunk_size,
+    )  # fmt: skip
+    result = solve(source.problem, planner=planner)
+    if save is not None:
+        write_text(save, plan_to_json(result))
     if as_json:
         print_json(plan_as_json(result))
         return
-    console.print(
-        f"[bold]{mask} over {count(len(chosen), 'document')}, "
-        f"{count(column_mask.num_rows, 'token')}[/], "
-        f"density {column_mask.density:.4f}"
-    )
+    assert source.mask is not None
+    console.print(f"[bold]{source.title}[/], density {source.mask.density:.4f}")
     console.print(
         f"{result.stats.planner}: {count(result.partition.num_chunks, 'chunk')} "
-        f"of {size} on {count(ranks, 'rank')} "
+        f"of {result.partition.chunk_size} on {count(ranks, 'rank')} "
         f"in {count(result.cluster.num_nodes, 'node')}, "
         f"planned in {format_seconds(result.stats.planning_seconds)}"
     )
@@ -72,6 +74,8 @@ def plan(
     _print_ranks(result)
     console.print()
     _print_figures(result)
+    if save is not None:
+        console.print(f"written into {save}", markup=False)
 
 
 def _print_ranks(result: PlanResult) -> None:
