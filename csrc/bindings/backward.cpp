@@ -80,7 +80,8 @@ void backward(const std::string& name, const RowTensor& q, const RowTensor& k, c
   const RowProblem rows = row_problem(chosen, q, lists.num_row_blocks);
   const int64_t num_tiles = k.batch * k.heads * mask.num_key_blocks;
   if (num_tiles > INT32_MAX / fm3::attention::kBwdWarpgroups) throw Error("backward: more than 2^30 - 1 key blocks");
-  if (turns != 0 && lists.visits == nullptr) throw Error("backward: the deterministic order needs visits");
+  if (turns != 0 && lists.visits == nullptr && num_tiles > 0 && q.rows > 0)
+    throw Error("backward: the deterministic order needs visits");
 
   fm3::attention::prepare_rows(rows, view(out), view(d_out), pointer<const float>(lse), pointer<const float>(d_lse),
                                pointer<float>(row_terms), pointer<float>(dq_sums), pointer<int32_t>(turns),

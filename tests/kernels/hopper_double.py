@@ -67,7 +67,7 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     assert (dout.dtype, lse.dtype) == (q.dtype, torch.float32)
     assert lse.is_contiguous()
-    assert (visits.numel() > 0) == deterministic
+    assert (visits.numel() > 0) == (deterministic and q.shape[1] > 0 and k.shape[1] > 0)
     mask = unpacked(columns, q.shape[1], k.shape[1])
     return ReferenceEngine().backward(
         dout, q, k, v, torch.zeros_like(q) if out is None else out, lse, mask, dlse=dlse,

@@ -116,7 +116,7 @@ def test_parts_of_the_keys_add_up_to_the_whole(hang_watch: HangWatch) -> None:
                 x.q, x.k[:, keys], x.v[:, keys], part, engine="hopper", out_dtype=torch.float32
             )
             pieces.append((keys, part, out, lse))
-        out, lse = merge([p[2] for p in pieces], [p[3] for p in pieces])
+        out, lse = merge([(p[2], p[3]) for p in pieces])
         gradients = [
             attention_backward(
                 x.dout, x.q, x.k[:, keys], x.v[:, keys], out, lse, part, dlse=x.dlse, engine="hopper",
