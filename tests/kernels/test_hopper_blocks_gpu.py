@@ -98,8 +98,8 @@ CHUNK = 256
 def _late(x, order, *, epoch=1, base=0, by_copy=True):
     """Run the kernel while a second stream delivers keys, values and flags, chunk by chunk in an order.
 
-    By copies from pinned host memory, which need no multiprocessor; or by kernels, for which the launch leaves
-    multiprocessors free.
+    By copies from pinned host memory, which need no multiprocessor; or by kernels, for which the launch
+    leaves multiprocessors free.
     """
     num_chunks = -(-x.mask.num_keys // CHUNK)
     k, v = torch.full_like(x.k, torch.nan), torch.full_like(x.v, torch.nan)

@@ -16,6 +16,8 @@ from hopper_compare import (
     problem,
     run,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pattern_masks import PATTERNS, pattern, random_spans, stacked
 
 from fm3_core import ColumnMask, localize, patterns
@@ -176,17 +178,30 @@ def test_more_elements_than_32_bits_count_are_exact():
             assert_part_is_near(part, out[:, rows, head], lse[:, head, rows])
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_random_spans_are_exact(seed):
-    rng = np.random.default_rng(seed)
-    rows, keys = (int(x) for x in rng.integers(1, 700, 2))
-    batch, kv_heads, group = (int(x) for x in rng.integers(1, 4, 3))
+@settings(max_examples=150)
+@given(
+    rows=st.integers(1, 700),
+    keys=st.integers(1, 700),
+    batch=st.integers(1, 3),
+    kv_heads=st.integers(1, 3),
+    group=st.integers(1, 3),
+    dim=st.sampled_from(DIMS),
+    dtype=st.sampled_from(DTYPES),
+    num_ctas=st.sampled_from([0, 1, 3]),
+    form=st.integers(0, 5),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_random_spans_are_exact(rows, keys, batch, kv_heads, group, dim, dtype, num_ctas, form, seed):
     heads = kv_heads * group
-    mask = random_spans(rng, rows, keys, batch=[1, batch][seed % 2], heads=[1, kv_heads, heads][seed % 3])
-    x = problem(
-        mask, batch=batch, heads=heads, kv_heads=kv_heads, dim=DIMS[seed % 2], dtype=DTYPES[seed // 2 % 2]
+    mask = random_spans(
+        np.random.default_rng(seed),
+        rows,
+        keys,
+        batch=[1, batch][form % 2],
+        heads=[1, kv_heads, heads][form // 2],
     )
-    check(x, num_ctas=[0, 1, 3][seed % 3])
+    x = problem(mask, batch=batch, heads=heads, kv_heads=kv_heads, dim=dim, dtype=dtype, seed=seed % 1000)
+    check(x, num_ctas=num_ctas)
 
 
 def test_the_oracle_agrees_with_another():
