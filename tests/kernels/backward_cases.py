@@ -1,4 +1,4 @@
-"""Gradients of the Hopper engine against the float64 oracle, with poisoned memory and a watch on hangs."""
+"""Gradients of the Hopper engine against the float64 oracle, with poisoned memory and inputs noted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from attention_compare import RESULTS, Inputs, difference, plain_errors, random_inputs, run_engine
-from hang_watch import HangWatch
+from launch_watchdog import note_input
 from torch import Tensor
 
 from fm3_core import ColumnMask, dense
@@ -102,6 +102,13 @@ def poisoned_memory() -> Iterator[None]:
         torch.utils.deterministic.fill_uninitialized_memory = before[1]
 
 
+@contextmanager
+def noted(what: str) -> Iterator[None]:
+    """Run a block of launches; `what` is enough to repeat it."""
+    note_input(what)
+    yield
+
+
 def on_gpu(inputs: Inputs) -> Inputs:
     """Return the same problem on the CUDA device."""
     tensors = {name: getattr(inputs, name).cuda() for name in ("q", "k", "v", "dout", "dlse")}
@@ -110,7 +117,6 @@ def on_gpu(inputs: Inputs) -> Inputs:
 
 def run_hopper(
     inputs: Inputs,
-    watch: HangWatch,
     what: str,
     *,
     deterministic: bool = False,
@@ -121,7 +127,7 @@ def run_hopper(
     """Return the engine's five results, on the device; inputs on the device, memory poisoned."""
     x = inputs
     mask = DeviceMask.from_mask(x.mask, "cuda")
-    with watch.over(what), poisoned_memory():
+    with noted(what), poisoned_memory():
         out, lse = attention_forward(x.q, x.k, x.v, mask, softmax_scale=x.scale, engine="hopper")
         if num_ctas == 0 and done is None:
             gradients = attention_backward(
@@ -140,13 +146,11 @@ def run_hopper(
     return dict(zip(RESULTS, (out, lse, *gradients), strict=True))
 
 
-def assert_right(
-    problem: Problem, mask: ColumnMask, watch: HangWatch, what: str = "", **options: object
-) -> None:
+def assert_right(problem: Problem, mask: ColumnMask, what: str = "", **options: object) -> None:
     """Fail unless all results are as near to the oracle's as plain arithmetic, and exactly 0 where hidden."""
     inputs = problem.inputs(mask)
     what = f"{what} {problem} {options}"
-    got = run_hopper(on_gpu(inputs), watch, what, **options)  # type: ignore[arg-type]
+    got = run_hopper(on_gpu(inputs), what, **options)  # type: ignore[arg-type]
     truth = run_engine(inputs.to(torch.float64), "reference")
     draws = [inputs, problem.inputs(mask, seed=problem.seed + 1000)]
     errors = [plain_errors(draw) for draw in draws]

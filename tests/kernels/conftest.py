@@ -16,5 +16,6 @@ def no_launch_hangs(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.node.get_closest_marker("gpu") is None:
         yield
         return
-    with watchdog(request.node.nodeid, SECONDS):
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    with watchdog(request.node.nodeid, SECONDS, reveal=lambda: capture.suspend_global_capture(in_=True)):
         yield

@@ -5,15 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 from attention_compare import Inputs, difference, plain_errors, run_engine
-from backward_cases import DIMS, DTYPES, Problem, gpu_marks, on_gpu
-from hang_watch import HangWatch
+from backward_cases import DIMS, DTYPES, Problem, gpu_marks, noted, on_gpu
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from fm3_core import patterns
 from fm3_kernels import DeviceMask, attention, attention_backward, attention_forward
 
-pytest_plugins = ["hang_watch"]
 pytestmark = gpu_marks()
 
 MASK = patterns.share_question([[90, 40, 61], [100, 9]])
@@ -31,11 +29,11 @@ def device_mask() -> DeviceMask:
 
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_autograd_gives_the_oracles_gradients(dtype: torch.dtype, dim: int, hang_watch: HangWatch) -> None:
+def test_autograd_gives_the_oracles_gradients(dtype: torch.dtype, dim: int) -> None:
     inputs = Problem(300, 300, 2, 2, 2, dim, dtype).inputs(MASK)
     x = on_gpu(inputs)
     q, k, v = leaves(x)
-    with hang_watch.over("autograd"):
+    with noted("autograd"):
         out, lse = attention(q, k, v, device_mask(), return_lse=True, engine="hopper")
         torch.autograd.backward([out, lse], [x.dout, x.dlse])
         torch.cuda.synchronize()
@@ -45,10 +43,10 @@ def test_autograd_gives_the_oracles_gradients(dtype: torch.dtype, dim: int, hang
     assert [message for message in found if message] == []
 
 
-def test_two_uses_in_one_graph_add_their_gradients(hang_watch: HangWatch) -> None:
+def test_two_uses_in_one_graph_add_their_gradients() -> None:
     q, k, v = leaves(on_gpu(PROBLEM.inputs(MASK)))
     other = DeviceMask.from_mask(patterns.causal(300), "cuda")
-    with hang_watch.over("two uses"):
+    with noted("two uses"):
 
         def gradients(*masks: DeviceMask) -> list[Tensor]:
             outs = [attention(q, k, v, m, deterministic=True, engine="hopper").float() for m in masks]
@@ -61,10 +59,10 @@ def test_two_uses_in_one_graph_add_their_gradients(hang_watch: HangWatch) -> Non
         assert torch.equal(mine.bfloat16(), (one.bfloat16() + two.bfloat16())), f"d{name}"
 
 
-def test_two_graphs_alive_go_back_in_either_order(hang_watch: HangWatch) -> None:
+def test_two_graphs_alive_go_back_in_either_order() -> None:
     first, second = (leaves(on_gpu(PROBLEM.inputs(MASK, seed=seed))) for seed in (1, 2))
     mask = device_mask()
-    with hang_watch.over("two graphs"):
+    with noted("two graphs"):
         alone = [
             torch.autograd.grad(attention(*x, mask, deterministic=True, engine="hopper").sum(), x)
             for x in (first, second)
@@ -76,14 +74,14 @@ def test_two_graphs_alive_go_back_in_either_order(hang_watch: HangWatch) -> None
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
-def test_checkpointing_gives_the_same_bits(use_reentrant: bool, hang_watch: HangWatch) -> None:
+def test_checkpointing_gives_the_same_bits(use_reentrant: bool) -> None:
     q, k, v = leaves(on_gpu(PROBLEM.inputs(MASK)))
     mask = device_mask()
 
     def attend(*x: Tensor) -> Tensor:
         return attention(*x, mask, deterministic=True, engine="hopper")
 
-    with hang_watch.over("checkpoint"):
+    with noted("checkpoint"):
         plain = torch.autograd.grad(attend(q, k, v).float().square().sum(), [q, k, v])
         checkpoint(attend, q, k, v, use_reentrant=use_reentrant).float().square().sum().backward()
     assert all(torch.equal(x.grad, right) for x, right in zip((q, k, v), plain, strict=True))
@@ -91,8 +89,7 @@ def test_checkpointing_gives_the_same_bits(use_reentrant: bool, hang_watch: Hang
 
 @pytest.mark.slow
 @pytest.mark.parametrize("prepared_before", [True, False], ids=["prepared before", "prepared inside"])
-def test_a_compiled_layer_trains_as_the_eager_one(prepared_before: bool, hang_watch: HangWatch) -> None:
-    hang_watch.seconds = 300.0
+def test_a_compiled_layer_trains_as_the_eager_one(prepared_before: bool) -> None:
     inputs = on_gpu(PROBLEM.inputs(MASK))
     mask, eager_mask = device_mask(), device_mask()
 
@@ -103,19 +100,18 @@ def test_a_compiled_layer_trains_as_the_eager_one(prepared_before: bool, hang_wa
         x = leaves(inputs)
         return torch.autograd.grad(function(*x, m).sum(), x)
 
-    with hang_watch.over("torch.compile"):
+    with noted("torch.compile"):
         right = gradients(layer, eager_mask)
         if prepared_before:
             gradients(layer, mask)
         torch._dynamo.reset()
         mine = gradients(torch.compile(layer, fullgraph=True), mask)
         torch.cuda.synchronize()
-    hang_watch.seconds = 60.0
     for name, a, b in zip("qkv", mine, right, strict=True):
         assert (a.float() - b.float()).abs().max() <= 0.01 * b.float().abs().max(), f"d{name}"
 
 
-def test_a_cuda_graph_of_a_pass_forward_and_back(hang_watch: HangWatch) -> None:
+def test_a_cuda_graph_of_a_pass_forward_and_back() -> None:
     problems = [on_gpu(PROBLEM.inputs(MASK, seed=seed)) for seed in (1, 2)]
     held = on_gpu(PROBLEM.inputs(MASK, seed=3))  # the memory that the graph reads
     mask = device_mask()
@@ -126,7 +122,7 @@ def test_a_cuda_graph_of_a_pass_forward_and_back(hang_watch: HangWatch) -> None:
             x.dout, x.q, x.k, x.v, out, lse, mask, deterministic=True, engine="hopper"
         )
 
-    with hang_watch.over("a CUDA graph"):
+    with noted("a CUDA graph"):
         right = [step(x) for x in problems]
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
@@ -142,10 +138,10 @@ def test_a_cuda_graph_of_a_pass_forward_and_back(hang_watch: HangWatch) -> None:
             assert all(torch.equal(a, b) for a, b in zip(results, right[i], strict=True)), f"problem {i}"
 
 
-def test_a_pass_back_never_waits_for_the_device(hang_watch: HangWatch) -> None:
+def test_a_pass_back_never_waits_for_the_device() -> None:
     q, k, v = leaves(on_gpu(PROBLEM.inputs(MASK)))
     mask = device_mask()
-    with hang_watch.over("no synchronisation"):
+    with noted("no synchronisation"):
         attention(q, k, v, mask, engine="hopper").sum().backward()
         torch.cuda.set_sync_debug_mode("error")
         try:

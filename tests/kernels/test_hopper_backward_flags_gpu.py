@@ -6,8 +6,16 @@ import dataclasses
 
 import pytest
 import torch
-from backward_cases import Problem, differing, gpu_marks, on_gpu, poisoned_memory, random_spans, run_hopper
-from hang_watch import HangWatch
+from backward_cases import (
+    Problem,
+    differing,
+    gpu_marks,
+    noted,
+    on_gpu,
+    poisoned_memory,
+    random_spans,
+    run_hopper,
+)
 
 from fm3_core import patterns
 from fm3_kernels import DeviceMask, attention_forward
@@ -16,7 +24,6 @@ from fm3_kernels.hopper import ReadyFlags, forward_prepared
 from fm3_kernels.hopper_backward import DoneFlags, backward_prepared
 from fm3_kernels.prepared_mask import prepared
 
-pytest_plugins = ["hang_watch"]
 pytestmark = gpu_marks()
 
 MASKS = {
@@ -30,22 +37,22 @@ MASKS = {
 @pytest.mark.parametrize("chunk_size", [128, 384, 1024])
 @pytest.mark.parametrize("name", MASKS)
 def test_every_chunk_is_called_done_and_the_gradients_are_the_same(
-    name: str, chunk_size: int, kv_grad_dtype: torch.dtype | None, hang_watch: HangWatch
+    name: str, chunk_size: int, kv_grad_dtype: torch.dtype | None
 ) -> None:
     mask = MASKS[name]
     problem = Problem(mask.num_rows, mask.num_keys, batch=2, kv_heads=2, group=2)
     inputs = on_gpu(problem.inputs(mask))
     options = {"deterministic": True, "kv_grad_dtype": kv_grad_dtype}
-    first = run_hopper(inputs, hang_watch, name, **options)
+    first = run_hopper(inputs, name, **options)
     epochs = torch.zeros(-(-mask.num_keys // chunk_size), dtype=torch.int32, device="cuda")
     for epoch in (1, 7, -3):
         done = DoneFlags(epochs=epochs, epoch=epoch, chunk_size=chunk_size)
-        again = run_hopper(inputs, hang_watch, f"{name}, epoch {epoch}", done=done, **options)
+        again = run_hopper(inputs, f"{name}, epoch {epoch}", done=done, **options)
         assert epochs.tolist() == [epoch] * len(epochs)
         assert differing(first, again) == []
 
 
-def test_a_chunk_that_is_called_done_can_be_read_while_others_are_worked_on(hang_watch: HangWatch) -> None:
+def test_a_chunk_that_is_called_done_can_be_read_while_others_are_worked_on() -> None:
     # The reader is a forward kernel on another stream, which takes dk and dv for keys and values and waits
     # for the same flags. It sits on multiprocessors that backward leaves free. Memory is poisoned: what is
     # read too early is NaN.
@@ -62,7 +69,7 @@ def test_a_chunk_that_is_called_done_can_be_read_while_others_are_worked_on(hang
     for epoch in range(1, 6):
         flags = {"epochs": epochs, "epoch": epoch, "chunk_size": chunk_size}
         torch.cuda.synchronize()
-        with hang_watch.over(f"reading behind the kernel, epoch {epoch}"), poisoned_memory():
+        with noted(f"reading behind the kernel, epoch {epoch}"), poisoned_memory():
             _, dk, dv = backward_prepared(
                 x.dout, x.q, x.k, x.v, out, lse, arrays, lists, softmax_scale=128**-0.5, num_ctas=100,
                 done=DoneFlags(**flags),

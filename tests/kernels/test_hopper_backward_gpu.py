@@ -7,23 +7,21 @@ import pytest
 import torch
 from attention_masks import MASKS
 from backward_cases import DIMS, DTYPES, Problem, assert_right, columns, gpu_marks, random_spans
-from hang_watch import HangWatch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fm3_core import ColumnMask, patterns
 
-pytest_plugins = ["hang_watch"]
 pytestmark = gpu_marks()
 
 
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", MASKS)
-def test_every_pattern(name: str, dtype: torch.dtype, dim: int, hang_watch: HangWatch) -> None:
+def test_every_pattern(name: str, dtype: torch.dtype, dim: int) -> None:
     mask = MASKS[name]
     problem = Problem(mask.num_rows, mask.num_keys, batch=2, kv_heads=2, group=2, dim=dim, dtype=dtype)
-    assert_right(problem, mask, hang_watch, name)
+    assert_right(problem, mask, name)
 
 
 @given(
@@ -54,13 +52,12 @@ def test_random_overlapping_spans(
     deterministic: bool,
     num_ctas: int,
     seed: int,
-    hang_watch: HangWatch,
 ) -> None:
     problem = Problem(rows, keys, batch, kv_heads, group, dim, dtype, seed=seed)
     heads = {"one": 1, "kv": kv_heads, "query": kv_heads * group}[mask_heads]
     mask = random_spans(rows, keys, heads, batch, style, seed)
     assert_right(
-        problem, mask, hang_watch, f"{style} spans of {heads} heads",
+        problem, mask, f"{style} spans of {heads} heads",
         deterministic=deterministic, num_ctas=num_ctas,
     )  # fmt: skip
 
@@ -111,41 +108,37 @@ KNOWN = {
 @pytest.mark.parametrize("deterministic", [False, True], ids=["unordered", "ordered"])
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("name", KNOWN)
-def test_inputs_on_which_such_kernels_have_failed(
-    name: str, dim: int, deterministic: bool, hang_watch: HangWatch
-) -> None:
+def test_inputs_on_which_such_kernels_have_failed(name: str, dim: int, deterministic: bool) -> None:
     mask = KNOWN[name]
     problem = Problem(mask.num_rows, mask.num_keys, kv_heads=2, group=2, dim=dim)
-    assert_right(problem, mask, hang_watch, name, deterministic=deterministic)
+    assert_right(problem, mask, name, deterministic=deterministic)
 
 
 @pytest.mark.parametrize("deterministic", [False, True], ids=["unordered", "ordered"])
 @pytest.mark.parametrize("heads", [1, 2, 3, 4, 8])
-def test_masks_of_any_number_of_heads(heads: int, deterministic: bool, hang_watch: HangWatch) -> None:
+def test_masks_of_any_number_of_heads(heads: int, deterministic: bool) -> None:
     kv_heads, group = (2, 3) if heads == 3 else (2, 4)
     mask = random_spans(260, 260, heads, 1, "free", seed=5)
     problem = Problem(260, 260, kv_heads=kv_heads, group=group)
-    assert_right(problem, mask, hang_watch, f"{heads} mask heads", deterministic=deterministic)
+    assert_right(problem, mask, f"{heads} mask heads", deterministic=deterministic)
 
 
 @pytest.mark.parametrize("deterministic", [False, True], ids=["unordered", "ordered"])
 @pytest.mark.parametrize("keys", [1, 128, 129, 384])
 @pytest.mark.parametrize("row_blocks", [1, 2, 3, 5])
-def test_one_cta_takes_every_tile(
-    row_blocks: int, keys: int, deterministic: bool, hang_watch: HangWatch
-) -> None:
+def test_one_cta_takes_every_tile(row_blocks: int, keys: int, deterministic: bool) -> None:
     mask = patterns.full(64 * row_blocks, keys)
     problem = Problem(mask.num_rows, keys, kv_heads=2)
-    assert_right(problem, mask, hang_watch, num_ctas=1, deterministic=deterministic)
+    assert_right(problem, mask, num_ctas=1, deterministic=deterministic)
 
 
 @pytest.mark.parametrize("scale", [-0.3, 0.0, 1e-38, 1.5])
-def test_any_finite_scale(scale: float, hang_watch: HangWatch) -> None:
+def test_any_finite_scale(scale: float) -> None:
     mask = patterns.causal(200)
-    assert_right(Problem(200, 200, kv_heads=1, group=2, scale=scale), mask, hang_watch)
+    assert_right(Problem(200, 200, kv_heads=1, group=2, scale=scale), mask)
 
 
-def test_gradients_of_keys_in_float32_are_not_rounded_before(hang_watch: HangWatch) -> None:
+def test_gradients_of_keys_in_float32_are_not_rounded_before() -> None:
     mask = random_spans(300, 333, 2, 2, "free", seed=8)
     problem = Problem(300, 333, batch=2, kv_heads=2, group=3)
-    assert_right(problem, mask, hang_watch, kv_grad_dtype=torch.float32)
+    assert_right(problem, mask, kv_grad_dtype=torch.float32)

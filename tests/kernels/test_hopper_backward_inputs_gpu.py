@@ -13,12 +13,12 @@ from backward_cases import (
     columns,
     differing,
     gpu_marks,
+    noted,
     on_gpu,
     poisoned_memory,
     random_spans,
     run_hopper,
 )
-from hang_watch import HangWatch
 from torch import Tensor
 
 from fm3_core import BlockMap, patterns
@@ -27,7 +27,6 @@ from fm3_kernels.backward_lists import BackwardLists
 from fm3_kernels.hopper_backward import backward_prepared
 from fm3_kernels.prepared_mask import PreparedMask, prepared
 
-pytest_plugins = ["hang_watch"]
 pytestmark = gpu_marks()
 
 VECTORS = ("lts", "lte", "uts", "ute")
@@ -53,26 +52,26 @@ def not_aligned(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("view", [every_second_head, heads_before_rows, dim_not_contiguous, not_aligned])
-def test_strided_inputs_give_the_same_bits_as_contiguous_ones(view: object, hang_watch: HangWatch) -> None:
+def test_strided_inputs_give_the_same_bits_as_contiguous_ones(view: object) -> None:
     inputs = on_gpu(PROBLEM.inputs(patterns.causal(300)))
     strided = dataclasses.replace(
         inputs, **{name: view(getattr(inputs, name)) for name in ("q", "k", "v", "dout")}
     )
-    first = run_hopper(inputs, hang_watch, "contiguous", deterministic=True)
-    again = run_hopper(strided, hang_watch, str(view), deterministic=True)
+    first = run_hopper(inputs, "contiguous", deterministic=True)
+    again = run_hopper(strided, str(view), deterministic=True)
     assert differing(first, again) == []
 
 
-def test_an_expanded_gradient_is_copied(hang_watch: HangWatch) -> None:
+def test_an_expanded_gradient_is_copied() -> None:
     inputs = on_gpu(PROBLEM.inputs(patterns.causal(300)))
     ones = dataclasses.replace(inputs, dout=torch.ones_like(inputs.dout))
     expanded = dataclasses.replace(inputs, dout=inputs.dout.new_ones(()).expand(inputs.dout.shape))
-    first = run_hopper(ones, hang_watch, "ones", deterministic=True)
-    assert differing(first, run_hopper(expanded, hang_watch, "expanded", deterministic=True)) == []
+    first = run_hopper(ones, "ones", deterministic=True)
+    assert differing(first, run_hopper(expanded, "expanded", deterministic=True)) == []
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_values_of_keys_that_nobody_sees_change_no_bit(dtype: torch.dtype, hang_watch: HangWatch) -> None:
+def test_values_of_keys_that_nobody_sees_change_no_bit(dtype: torch.dtype) -> None:
     lts = torch.full((300,), 300)
     hidden = [3, 130, 131, 299]
     lts[hidden] = 0
@@ -81,32 +80,32 @@ def test_values_of_keys_that_nobody_sees_change_no_bit(dtype: torch.dtype, hang_
     others = dataclasses.replace(inputs, v=inputs.v.clone(), k=inputs.k.clone())
     others.v[:, hidden] = torch.finfo(torch.float16).max / 4
     others.k[:, hidden] = -7.0
-    first = run_hopper(inputs, hang_watch, "hidden values", deterministic=True)
-    again = run_hopper(others, hang_watch, "other hidden values", deterministic=True)
+    first = run_hopper(inputs, "hidden values", deterministic=True)
+    again = run_hopper(others, "other hidden values", deterministic=True)
     assert differing(first, again) == []
 
 
-def test_heads_of_a_kv_head_that_is_zero_alone_have_zero_gradients(hang_watch: HangWatch) -> None:
+def test_heads_of_a_kv_head_that_is_zero_alone_have_zero_gradients() -> None:
     inputs = on_gpu(Problem(200, 200, kv_heads=2, group=3).inputs(patterns.full(200)))
     inputs.k[:, :, 1], inputs.v[:, :, 1] = 0, 0
     inputs = dataclasses.replace(inputs, dlse=torch.zeros_like(inputs.dlse))
-    got = run_hopper(inputs, hang_watch, "a kv head of zeros")
+    got = run_hopper(inputs, "a kv head of zeros")
     assert [bool((got["dq"][:, :, h] == 0).all()) for h in range(6)] == [False] * 3 + [True] * 3
 
 
-def test_a_gradient_of_lse_that_is_nan_where_rows_see_nothing_is_ignored(hang_watch: HangWatch) -> None:
+def test_a_gradient_of_lse_that_is_nan_where_rows_see_nothing_is_ignored() -> None:
     inputs = on_gpu(Problem(300, 100, kv_heads=1, group=2).inputs(patterns.causal(300, 100)))
     inputs.dlse[:, :, :200] = torch.nan
-    got = run_hopper(inputs, hang_watch, "NaN in dlse")
+    got = run_hopper(inputs, "NaN in dlse")
     assert all(torch.isfinite(got[name]).all() for name in ("dq", "dk", "dv"))
 
 
-def test_parts_of_the_keys_add_up_to_the_whole(hang_watch: HangWatch) -> None:
+def test_parts_of_the_keys_add_up_to_the_whole() -> None:
     mask = random_spans(300, 300, 1, 1, "causal", seed=3)
     x = on_gpu(dataclasses.replace(PROBLEM, batch=1).inputs(mask))
-    whole = run_hopper(x, hang_watch, "the whole", kv_grad_dtype=torch.float32)
+    whole = run_hopper(x, "the whole", kv_grad_dtype=torch.float32)
     pieces = []
-    with hang_watch.over("two parts"), poisoned_memory():
+    with noted("two parts"), poisoned_memory():
         for keys in (slice(0, 130), slice(130, 300)):
             vectors = [
                 torch.tensor(getattr(mask, name)[..., keys]).cuda() for name in ("lts", "lte", "uts", "ute")
@@ -135,7 +134,7 @@ def test_parts_of_the_keys_add_up_to_the_whole(hang_watch: HangWatch) -> None:
         assert (mine - right).abs().max() <= 0.02 * right.abs().max(), name
 
 
-def test_blocks_that_a_map_hides_count_for_nothing(hang_watch: HangWatch) -> None:
+def test_blocks_that_a_map_hides_count_for_nothing() -> None:
     mask = random_spans(700, 500, 2, 1, "runs", seed=4)
     kinds = torch.tensor(BlockMap.from_mask(mask, 128, 128, "exact").kinds)
     keep = torch.rand(kinds.shape, generator=torch.Generator().manual_seed(1)) < 0.6
@@ -144,7 +143,7 @@ def test_blocks_that_a_map_hides_count_for_nothing(hang_watch: HangWatch) -> Non
     arrays = PreparedMask.from_mask(device_mask, keep=keep.cuda())
     lists = BackwardLists.from_prepared(arrays, kv_heads=2, deterministic=True)
     out, lse = attention_forward(x.q, x.k, x.v, device_mask, engine="hopper")
-    with hang_watch.over("a map of blocks"), poisoned_memory():
+    with noted("a map of blocks"), poisoned_memory():
         mine = backward_prepared(
             x.dout, x.q, x.k, x.v, out, lse, arrays, lists, softmax_scale=128**-0.5, dlse=x.dlse
         )
@@ -173,13 +172,13 @@ def dense_gradients(x: object, out: Tensor, lse: Tensor, visible: Tensor) -> tup
 
 
 @pytest.mark.slow
-def test_many_tiny_sequences(hang_watch: HangWatch) -> None:
+def test_many_tiny_sequences() -> None:
     q, k, v, dout = (
         torch.randn(2840, 32, 16, 128, device="cuda", dtype=torch.bfloat16, generator=seeded(i))
         for i in range(4)
     )
     mask = DeviceMask.from_mask(patterns.causal(32), "cuda")
-    with hang_watch.over("2840 sequences of 32 tokens"), poisoned_memory():
+    with noted("2840 sequences of 32 tokens"), poisoned_memory():
         out, lse = attention_forward(q, k, v, mask, engine="hopper")
         got = attention_backward(dout, q, k, v, out, lse, mask, engine="hopper")
         torch.cuda.synchronize()
@@ -193,12 +192,12 @@ def test_many_tiny_sequences(hang_watch: HangWatch) -> None:
 
 
 @pytest.mark.slow
-def test_offsets_beyond_two_to_the_31(hang_watch: HangWatch) -> None:
+def test_offsets_beyond_two_to_the_31() -> None:
     tokens, heads, dim = 2**17 + 128, 128, 128  # 2^31 + 2^21 elements of each tensor
     mask = DeviceMask.from_mask(patterns.sliding_window(tokens, 200), "cuda")
     make = {"device": "cuda", "dtype": torch.bfloat16}
     q, k, v, dout = (torch.randn(1, tokens, heads, dim, generator=seeded(i), **make) for i in range(4))
-    with hang_watch.over("2^31 elements"):
+    with noted("2^31 elements"):
         out, lse = attention_forward(q, k, v, mask, engine="hopper")
         got = attention_backward(dout, q, k, v, out, lse, mask, engine="hopper")
         torch.cuda.synchronize()

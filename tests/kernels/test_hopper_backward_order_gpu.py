@@ -6,13 +6,21 @@ import numpy as np
 import pytest
 import torch
 from attention_compare import RESULTS
-from backward_cases import DIMS, DTYPES, Problem, differing, gpu_marks, on_gpu, random_spans, run_hopper
-from hang_watch import HangWatch
+from backward_cases import (
+    DIMS,
+    DTYPES,
+    Problem,
+    differing,
+    gpu_marks,
+    noted,
+    on_gpu,
+    random_spans,
+    run_hopper,
+)
 
 from fm3_core import ColumnMask, patterns
 from fm3_kernels import DeviceMask, attention_backward, attention_forward
 
-pytest_plugins = ["hang_watch"]
 pytestmark = gpu_marks()
 
 
@@ -40,23 +48,23 @@ LONG = {
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("kv_heads", [1, 8])
 @pytest.mark.parametrize("name", LONG)
-def test_twenty_passes_give_the_same_bits(name: str, kv_heads: int, dim: int, hang_watch: HangWatch) -> None:
+def test_twenty_passes_give_the_same_bits(name: str, kv_heads: int, dim: int) -> None:
     mask = LONG[name]
     problem = Problem(mask.num_rows, mask.num_keys, kv_heads=kv_heads, group=8 // kv_heads, dim=dim)
     inputs = on_gpu(problem.inputs(mask))
-    first = run_hopper(inputs, hang_watch, f"{name} {problem}", deterministic=True)
+    first = run_hopper(inputs, f"{name} {problem}", deterministic=True)
     assert all(torch.isfinite(first[x]).all() for x in ("dq", "dk", "dv"))
     for run in range(20):
         num_ctas = (0, 0, 5, 77)[run % 4]
         again = run_hopper(
-            inputs, hang_watch, f"{name} {problem} run {run}, {num_ctas} CTAs",
+            inputs, f"{name} {problem} run {run}, {num_ctas} CTAs",
             deterministic=True, num_ctas=num_ctas,
         )  # fmt: skip
         assert differing(first, again) == [], f"run {run}, {num_ctas} CTAs"
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_random_spans_give_the_same_bits(seed: int, hang_watch: HangWatch) -> None:
+def test_random_spans_give_the_same_bits(seed: int) -> None:
     rng = np.random.default_rng(seed)
     rows, keys = int(rng.integers(1, 1500)), int(rng.integers(1, 1500))
     kv_heads, group = int(rng.integers(1, 4)), int(rng.integers(1, 4))
@@ -64,37 +72,35 @@ def test_random_spans_give_the_same_bits(seed: int, hang_watch: HangWatch) -> No
     mask = random_spans(rows, keys, heads, 1, ["free", "runs", "causal"][seed % 3], seed)
     problem = Problem(rows, keys, 2, kv_heads, group, DIMS[seed % 2], DTYPES[seed // 2 % 2], seed=seed)
     inputs = on_gpu(problem.inputs(mask))
-    first = run_hopper(inputs, hang_watch, f"{problem}", deterministic=True)
+    first = run_hopper(inputs, f"{problem}", deterministic=True)
     for num_ctas in (0, 1, 2, 7, 0):
-        again = run_hopper(
-            inputs, hang_watch, f"{problem} on {num_ctas} CTAs", deterministic=True, num_ctas=num_ctas
-        )
+        again = run_hopper(inputs, f"{problem} on {num_ctas} CTAs", deterministic=True, num_ctas=num_ctas)
         assert differing(first, again) == [], f"{num_ctas} CTAs"
 
 
-def test_the_orders_differ_only_by_roundings(hang_watch: HangWatch) -> None:
+def test_the_orders_differ_only_by_roundings() -> None:
     mask = LONG["causal documents"]
     inputs = on_gpu(Problem(4096, 4096, kv_heads=2, group=2).inputs(mask))
-    ordered = run_hopper(inputs, hang_watch, "ordered", deterministic=True)
-    free = run_hopper(inputs, hang_watch, "unordered")
+    ordered = run_hopper(inputs, "ordered", deterministic=True)
+    free = run_hopper(inputs, "unordered")
     assert differing(ordered, free, [name for name in RESULTS if name != "dq"]) == []
     assert (ordered["dq"].float() - free["dq"].float()).abs().max() <= 0.02 * free["dq"].abs().max()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("deterministic", [False, True], ids=["unordered", "ordered"])
-def test_a_thousand_passes_over_a_tiny_problem(deterministic: bool, hang_watch: HangWatch) -> None:
+def test_a_thousand_passes_over_a_tiny_problem(deterministic: bool) -> None:
     mask = patterns.causal_document([100, 212, 200])
     inputs = on_gpu(Problem(512, 512, kv_heads=2).inputs(mask))
-    first = run_hopper(inputs, hang_watch, "the first", deterministic=deterministic)
+    first = run_hopper(inputs, "the first", deterministic=deterministic)
     compared = RESULTS if deterministic else ("dk", "dv")
     for run in range(1000):
-        again = run_hopper(inputs, hang_watch, f"pass {run}", deterministic=deterministic)
+        again = run_hopper(inputs, f"pass {run}", deterministic=deterministic)
         assert differing(first, again, compared) == [], f"pass {run}"
 
 
 @pytest.mark.slow
-def test_two_streams_at_once_come_to_an_end(hang_watch: HangWatch) -> None:
+def test_two_streams_at_once_come_to_an_end() -> None:
     mask = LONG["causal"]
     problem = Problem(4096, 4096, kv_heads=8)
     inputs = [on_gpu(problem.inputs(mask, seed=i)) for i in range(2)]
@@ -111,7 +117,7 @@ def test_two_streams_at_once_come_to_an_end(hang_watch: HangWatch) -> None:
     streams = [torch.cuda.Stream() for _ in inputs]
     torch.cuda.synchronize()
     again = []
-    with hang_watch.over("two streams in the deterministic order"):
+    with noted("two streams in the deterministic order"):
         for run in range(10):
             with torch.cuda.stream(streams[run % 2]):
                 again.append(gradients(run % 2))
