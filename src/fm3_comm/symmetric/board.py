@@ -15,7 +15,7 @@ from fm3_comm.symmetric.memory import WORD_BYTES, SignalOp, SymmetricMemory
 from fm3_comm.symmetric.program import AnyOf, Program, Until
 from fm3_core import ExchangeError
 
-HEAD_NUMBERS = 9
+HEAD_NUMBERS = 10
 NOTICE_BYTES = 1024
 TEXT_BYTES = 1 << 16
 
