@@ -218,3 +218,14 @@ def test_help_loads_no_solver_and_no_plotting():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("closed", [(1,), (2,), (1, 2)], ids=["stdout", "stderr", "both"])
+@pytest.mark.parametrize(("lengths", "code"), [("3,4", 0), ("3,x", 2)])
+def test_a_caller_may_close_the_streams(closed, lengths, code):
+    close = "".join(f"os.close({stream}); " for stream in closed)
+    arguments = [sys.executable, "-m", "fm3_runtime", "mask", "--lengths", lengths]
+    code_of_child = f"import os; {close}os.execv({sys.executable!r}, {arguments!r})"
+    done = subprocess.run([sys.executable, "-c", code_of_child], capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr

@@ -20,7 +20,8 @@ class OutputError(Fm3Error, ValueError):
 FILE_WIDTH = 120
 """Columns of what is not printed on a terminal."""
 
-console = Console(highlight=False, width=None if sys.stdout.isatty() else FILE_WIDTH)
+_on_terminal = sys.stdout is not None and sys.stdout.isatty()  # None where a caller has closed it
+console = Console(highlight=False, width=None if _on_terminal else FILE_WIDTH)
 messages = Console(stderr=True, highlight=False)
 
 
