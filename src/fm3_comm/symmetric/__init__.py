@@ -8,6 +8,7 @@ from fm3_comm.symmetric.backend import SymmetricBackend, SymmetricOptions
 from fm3_comm.symmetric.in_process import InProcessKind, InProcessMemory, InProcessWorld
 from fm3_comm.symmetric.kinds import SymmetricKind
 from fm3_comm.symmetric.memory import MemoryKind, SignalOp, SymmetricBuffer, SymmetricMemory, memories
+from fm3_comm.symmetric.nvshmem import NvshmemKind, NvshmemMemory
 from fm3_comm.symmetric.pending import GatherPending, SegmentedReduce
 from fm3_comm.symmetric.shm import ShmKind, ShmMemory
 from fm3_comm.symmetric.simulate import interleave, simulate
@@ -17,6 +18,7 @@ __all__ = [
     "InProcessMemory",
     "InProcessWorld",
     "MemoryKind",
+    "NvshmemMemory",
     "SegmentedReduce",
     "ShmMemory",
     "SignalOp",
@@ -31,4 +33,5 @@ __all__ = [
 ]
 
 memories.register("in_process", InProcessKind())
+memories.register("nvshmem", NvshmemKind())
 memories.register("shm", ShmKind())

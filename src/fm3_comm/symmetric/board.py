@@ -137,6 +137,6 @@ class Board:
         for peer in range(self._ranks):
             if self.state_of(peer) == STOPPED:
                 start = self._notices + peer * NOTICE_BYTES
-                raw = self.buffer.local[start : start + NOTICE_BYTES].numpy().tobytes()
+                raw = self.buffer.local[start : start + NOTICE_BYTES].cpu().numpy().tobytes()
                 return raw.rstrip(b"\0").decode(errors="replace")
         return None

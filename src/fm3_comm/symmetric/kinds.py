@@ -66,7 +66,7 @@ class SymmetricKind:
         *,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     ) -> list[R]:
-        """Run P ranks as threads of this process; see `BackendKind.run`."""
+        """Run P ranks as the memory's kind does; see `BackendKind.run`."""
         kind = self._available()
 
         def body(meeting: ExchangeBackend) -> R:
@@ -80,7 +80,7 @@ class SymmetricKind:
             handle.close()
             return result
 
-        return loopback.run(num_ranks, body, timeout_seconds=timeout_seconds)
+        return kind.run_ranks(num_ranks, body, timeout_seconds=timeout_seconds)
 
     def why_unavailable(self) -> str | None:
         """Say why the memory is not available."""

@@ -165,7 +165,7 @@ def _sum(site: Site, work: ReduceWork, chunk: int) -> Tensor:
     for source in sorted([*children, site.rank]):
         if source != site.rank:
             slot = site.slot(work.slots.contribution(site.rank, chunk, source), num_bytes)
-            total += slot.view(work.head.dtype).to(work.sum_dtype)
+            total += slot.view(work.head.dtype).to("cpu", work.sum_dtype)
         elif own is not None:
             total += own
     for word, bits in enumerate(mask_of(children, site.memory.num_ranks)):
