@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
 from typing import Any, TypeVar
 
 import torch.distributed as dist
@@ -42,6 +43,7 @@ def run_rank_forks(
         ExchangeError: a rank ended without a result.
     """
     context = multiprocessing.get_context("fork")
+    all_are_done = context.Event()
     with tempfile.TemporaryDirectory(prefix="fm3-ranks-") as folder:
         processes, pipes = [], []
         try:
@@ -49,7 +51,7 @@ def run_rank_forks(
                 receiver, sender = context.Pipe(duplex=False)
                 process = context.Process(
                     target=_rank_main,
-                    args=(rank, num_ranks, f"{folder}/store", sender, body, timeout_seconds),
+                    args=(rank, num_ranks, f"{folder}/store", sender, all_are_done, body, timeout_seconds),
                     daemon=True,
                 )
                 process.start()
@@ -58,6 +60,7 @@ def run_rank_forks(
                 pipes.append(receiver)
             return _collect(pipes)
         finally:
+            all_are_done.set()
             deadline = time.monotonic() + _END_SECONDS
             for process in processes:
                 process.join(max(0.0, deadline - time.monotonic()))
@@ -90,6 +93,7 @@ def _rank_main(
     num_ranks: int,
     store: str,
     sender: Connection,
+    all_are_done: Event,
     body: Callable[[ExchangeBackend], Any],
     timeout_seconds: float,
 ) -> None:
@@ -107,6 +111,7 @@ def _rank_main(
     except Exception as error:
         message = pickle.dumps((when, None, ExchangeError(f"no pickle: {describe(failure or error)}")))
     sender.send_bytes(message)
-    sender.close()
+    # A rank that ended now could close a connection on which a slower one still reads.
+    all_are_done.wait(timeout_seconds)
     # Not the interpreter's own end: it would wait for transports whose peers may be gone.
     os._exit(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
 
 import pytest
 
@@ -37,7 +38,9 @@ def test_the_first_failure_is_raised_with_its_rank():
 
 def test_a_rank_that_is_killed_is_named_and_no_process_stays():
     def body(meeting):
+        meeting.barrier()
         if meeting.rank == 1:
+            time.sleep(0.5)
             os.kill(os.getpid(), signal.SIGKILL)
 
     with pytest.raises(ExchangeError, match="rank 1 ended without a result"):
