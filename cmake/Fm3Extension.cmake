@@ -1,7 +1,7 @@
 # fm3_add_extension(<package> <sources>...)
 #
 # Builds <package>._C of the sources and installs it into the package. Warnings are errors, on the host, on the device
-# and in the assembler; a register spill is a warning.
+# and in the assembler; a register spill is a warning, and so are matrix products that the assembler serialises.
 
 function(fm3_add_extension package)
   set(target ${package}_C)
@@ -10,6 +10,7 @@ function(fm3_add_extension package)
     OUTPUT_NAME _C
     LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/${package}"
     CUDA_VISIBILITY_PRESET hidden
+    CUDA_COMPILER_LAUNCHER "${Python_EXECUTABLE};${PROJECT_SOURCE_DIR}/cmake/compile_cuda.py"
   )
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/csrc")
   target_compile_definitions(${target} PRIVATE
