@@ -111,6 +111,20 @@ __device__ void copy_share(const PullParams& params, const PulledChunk& chunk) {
   if (threadIdx.x == 0 && blockIdx.x < num_parts) finish(params, chunk, num_parts);
 }
 
+// Fills this CTA's share of a chunk that does not come with bits that are NaN in every float type: a row that sees it
+// gets NaN, not a wrong number. Its readers are not told.
+__device__ void poison_share(const PullParams& params, PulledChunk chunk) {
+  const Units units(params.layout, chunk);
+  for (int64_t index = blockIdx.x; index < units.count(); index += gridDim.x) {
+    const Unit unit = units.at(index);
+    auto* target = reinterpret_cast<int4*>(params.buffer + unit.target);
+    for (int64_t i = threadIdx.x; i < unit.num_bytes / kVectorBytes; i += kThreads) target[i] = {-1, -1, -1, -1};
+  }
+  __syncthreads();
+  chunk.num_readers = 0;
+  if (threadIdx.x == 0) finish(params, chunk, gridDim.x);
+}
+
 // Whether a chunk may be read at its source; the answer is the same for all threads of the CTA.
 __device__ bool has_landed(const PullParams& params, const PulledChunk& chunk) {
   __shared__ bool answer;
@@ -155,10 +169,14 @@ __global__ void __launch_bounds__(kThreads) pull_kernel(const __grid_constant__ 
                                    load_acquire(params.landed + chunk.landed));
       }
       __syncthreads();
-      if (gives_up) return;
+      if (gives_up) break;
     } else {
       patience.restart();
     }
+  }
+  if (!gives_up) return;
+  for (int i = 0; i < params.num_chunks; ++i) {
+    if (((is_done[i / 32] >> (i % 32)) & 1) == 0) poison_share(params, params.chunks[i]);
   }
 }
 

@@ -46,7 +46,8 @@ struct PullParams {
 inline constexpr int kMostPulledChunks = 1 << 16;
 
 // Copies every chunk that is seen here or read by others; returns without waiting. A chunk's ready flag is set once
-// all of it is in place, then its readers are told. A chunk that is not needed is ready at once.
+// all of it is in place, then its readers are told. A chunk that is not needed is ready at once. When the time is over
+// the report says what did not come, and what is missing becomes ready as NaN, so that nobody waits for ever.
 void pull(const PullParams& params, int num_ctas, cudaStream_t stream);
 
 }  // namespace fm3::comm

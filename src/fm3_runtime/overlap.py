@@ -8,14 +8,17 @@ adds the parts' dQ in float32, and each part's dK and dV belong to its own keys 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
 
 import fm3_kernels
 from fm3_comm import ChunkedBackend, SegmentedPending
+from fm3_comm.symmetric import DevicePending
 from fm3_kernels import Engine
 from fm3_runtime.arriving import arriving
+from fm3_runtime.flagged import flagged_forward, takes_flags
 from fm3_runtime.step import Chunks, Step
 
 
@@ -45,6 +48,8 @@ def forward(step: Step, q: Tensor, k: Tensor, v: Tensor, asked: Asked) -> tuple[
         asked: how.
     """
     pending = step.backend.start_gather(step.exchange, k, v)
+    if takes_flags(pending, asked.engine):
+        return flagged_forward(step, q, cast("DevicePending", pending), asked.softmax_scale)
     parts = _forward_parts(step, asked)
     if len(parts) < 2:
         return fm3_kernels.attention_forward(

@@ -127,6 +127,24 @@ class Step:
             self._part_masks[chunks, device] = DeviceMask.from_mask(columns, device)
         return self._part_masks[chunks, device]
 
+    def slot_mask(self, tokens: NDArray[np.int64], device: torch.device) -> DeviceMask:
+        """Return the mask of this rank's rows over keys in another order, on `device`; kept.
+
+        Args:
+            tokens: int64 [slots, chunk size], the global token of each key, -1 for none: every row hides it.
+            device: where it is wanted.
+        """
+        key = (tokens.tobytes(), device)
+        if key not in self._slot_masks:
+            order = tokens.reshape(-1)
+            columns = self._rows.take_keys(np.maximum(order, 0))
+            lts, lte, uts, ute = (vector.copy() for vector in columns.vectors)
+            lts[..., order < 0], lte[..., order < 0] = 0, columns.num_rows
+            uts[..., order < 0], ute[..., order < 0] = 0, 0
+            hidden = ColumnMask(lts, lte, uts, ute, num_rows=columns.num_rows)
+            self._slot_masks[key] = DeviceMask.from_mask(hidden, device)
+        return self._slot_masks[key]
+
     def gathered_places(self, chunks: Chunks, device: torch.device) -> torch.Tensor:
         """Return where the keys of some chunks are among the gathered ones, int64 [their tokens]."""
         places = np.searchsorted(self.exchange.key_index(self.rank), self._tokens_of(chunks))
@@ -170,6 +188,10 @@ class Step:
     @cached_property
     def _rows(self) -> ColumnMask:
         return localize(self.mask, self.partition.offsets(self.rank), self.partition.lengths(self.rank))
+
+    @cached_property
+    def _slot_masks(self) -> dict[tuple[bytes, torch.device], DeviceMask]:
+        return {}
 
     @cached_property
     def _part_masks(self) -> dict[tuple[Chunks, torch.device], DeviceMask]:

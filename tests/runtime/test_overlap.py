@@ -11,10 +11,12 @@ from ranks import attend_on_rank, worst_difference
 from fm3_comm import backends, loopback
 from fm3_comm.rank_threads import run_rank_threads
 from fm3_comm.symmetric import InProcessWorld, SymmetricBackend
-from fm3_core import patterns
+from fm3_comm.symmetric.device_tables import GatherTables
+from fm3_core import ColumnMask, patterns
 from fm3_kernels import TiledEngine
 from fm3_runtime import ContextParallel, attention
 from fm3_runtime.arriving import arriving
+from fm3_runtime.flagged import takes_flags
 
 LENGTHS = [30, 0, 41, 7, 1, 13, 48]
 OPTIONS = {"planner": "striped", "chunk_size": 5}
@@ -247,3 +249,29 @@ def test_bfloat16_results_by_parts_are_as_near_to_the_truth_as_at_once(make_prob
 
     for by_parts, at_once in zip(errors(True), errors(False), strict=True):
         assert by_parts <= 2 * at_once
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_keys_in_the_order_of_slots_have_their_masks_and_places_without_a_token_are_hidden(rank):
+    mask = patterns.causal_document(LENGTHS)
+
+    def work(backend):
+        step = ContextParallel(backend=backend, planner="striped", chunk_size=6).plan(mask)
+        return step, GatherTables(step.exchange, backend.rank).slot_tokens()
+
+    step, tokens = loopback.run(3, work)[rank]
+    dense = mask.to_dense()[0, 0][step.position_ids().numpy()]
+    columns = step.slot_mask(tokens, torch.device("cpu"))
+    seen = ColumnMask(*(vector.numpy() for vector in columns.vectors), num_rows=columns.num_rows).to_dense()[
+        0, 0
+    ]
+    order = tokens.reshape(-1)
+    assert (order == -1).any() == (mask.num_rows - 1 in order)
+    assert not seen[:, order < 0].any()
+    assert (seen[:, order >= 0] == dense[:, order[order >= 0]]).all()
+    assert step.slot_mask(tokens.copy(), torch.device("cpu")) is columns
+
+
+def test_only_the_hopper_engine_over_a_gpus_gather_takes_flags():
+    assert not takes_flags(object(), "hopper")
+    assert not takes_flags(Late([], []), "auto")

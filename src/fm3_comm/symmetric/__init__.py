@@ -5,6 +5,8 @@ who writes which flag when, is in docs/exchange.md; `gather` and `reduce` are it
 """
 
 from fm3_comm.symmetric.backend import SymmetricBackend, SymmetricOptions
+from fm3_comm.symmetric.device_backend import DeviceBackend
+from fm3_comm.symmetric.device_gather import DeviceOptions, DevicePending
 from fm3_comm.symmetric.in_process import InProcessKind, InProcessMemory, InProcessWorld
 from fm3_comm.symmetric.kinds import SymmetricKind
 from fm3_comm.symmetric.memory import MemoryKind, SignalOp, SymmetricBuffer, SymmetricMemory, memories
@@ -14,6 +16,9 @@ from fm3_comm.symmetric.shm import ShmKind, ShmMemory
 from fm3_comm.symmetric.simulate import interleave, simulate
 
 __all__ = [
+    "DeviceBackend",
+    "DeviceOptions",
+    "DevicePending",
     "GatherPending",
     "InProcessMemory",
     "InProcessWorld",
