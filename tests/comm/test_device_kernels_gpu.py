@@ -17,7 +17,11 @@ from fm3_comm.symmetric import DeviceBackend, DeviceOptions, memories
 from fm3_core import Cluster, ColumnMask, ExchangeError, Partition
 
 REASON = memories.get("nvshmem").why_unavailable()
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(REASON is not None, reason=str(REASON))]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(REASON is not None, reason=str(REASON)),
+    pytest.mark.usefixtures("ranks_share_gpus"),
+]
 RANKS = [1, 2, 4, 8]
 
 

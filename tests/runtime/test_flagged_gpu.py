@@ -14,7 +14,11 @@ from fm3_comm.symmetric import memories
 from fm3_runtime import ContextParallel, attention, mask_names, named_mask
 
 REASON = memories.get("nvshmem").why_unavailable()
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(REASON is not None, reason=str(REASON))]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(REASON is not None, reason=str(REASON)),
+    pytest.mark.usefixtures("ranks_share_gpus"),
+]
 LENGTHS = [700, 5, 900, 260, 1, 183]
 
 

@@ -35,6 +35,8 @@ def run(request):
     reason = kind.why_unavailable()
     if reason is not None:
         pytest.skip(reason)
+    if not ranks_are_threads(request.param):
+        request.getfixturevalue("ranks_share_gpus")
     return runner(kind, request.param, TIMEOUT_SECONDS)
 
 

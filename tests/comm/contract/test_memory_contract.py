@@ -23,6 +23,8 @@ def on_ranks(request):
     reason = kind.why_unavailable()
     if reason is not None:
         pytest.skip(reason)
+    if not ranks_are_threads(request.param):
+        request.getfixturevalue("ranks_share_gpus")
     return runner(kind, request.param, TIMEOUT_SECONDS)
 
 
