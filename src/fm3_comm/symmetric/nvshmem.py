@@ -115,7 +115,7 @@ class NvshmemMemory:
         """Give the buffer back; all ranks must call it."""
         mine = _mine(buffer)
         self.barrier(range(self.num_ranks), self._timeout)
-        with self._lock:
+        with self._lock, torch.cuda.device(self.device):
             self._buffers.remove(mine)
             self.extension.release(mine.address)
         mine.local = mine.words = torch.empty(0, dtype=torch.uint8, device=self.device)
@@ -132,7 +132,7 @@ class NvshmemMemory:
         check_bytes("into", into)
         check_pe(self, pe)
         check_span(buffer, start, len(into))
-        with self._lock:
+        with self._lock, torch.cuda.device(self.device):
             target = into if into.is_cuda else self._stage(len(into))
             if not into.is_cuda:
                 self._arriving.append((into, target))
@@ -168,7 +168,7 @@ class NvshmemMemory:
             "rank": pe,
             "stream": self._stream.cuda_stream,
         }
-        with self._lock:
+        with self._lock, torch.cuda.device(self.device):
             if data is None or not len(data):
                 self._follow_caller()
                 self.extension.signal_word(**how)
@@ -209,7 +209,7 @@ class NvshmemMemory:
 
     def quiet(self) -> None:
         """Wait until everything on this memory's stream is done."""
-        with self._lock:
+        with self._lock, torch.cuda.device(self.device):
             self.extension.quiet(stream=self._stream.cuda_stream)
             self._stream.synchronize()
             for into, staged in self._arriving:
@@ -259,7 +259,7 @@ class NvshmemMemory:
 
     def _alloc(self, num_bytes: int, meet: Callable[[], None]) -> NvshmemBuffer:
         meet()
-        with self._lock:
+        with self._lock, torch.cuda.device(self.device):
             address = self.extension.allocate(max(num_bytes, WORD_BYTES))
             buffer = NvshmemBuffer(address, num_bytes, self.device)
             self._buffers.append(buffer)
@@ -288,7 +288,7 @@ class NvshmemMemory:
     def _fetch(self, operation: Any, buffer: SymmetricBuffer, word: int, value: int, pe: int) -> int:
         check_pe(self, pe)
         check_word(buffer, word)
-        with self._lock:
+        with self._lock, torch.cuda.device(self.device):
             self.extension.fetch(
                 operation=operation,
                 word=_mine(buffer).address + WORD_BYTES * word,
