@@ -48,6 +48,8 @@ class ContextParallel:
         ranks_per_node: ranks of a node, None for all.
         route: "flat", chunks go from their owners directly, or "hierarchical", once to each other node and on
             from there; a name in `fm3_comm.routes`.
+        overlap: whether attention works on keys that are here while others are on their way, and gradients
+            leave while others are still computed. With `deterministic` the results are the same bits.
 
     Raises:
         UnknownNameError: an unknown backend, planner, gradient wire or route; it lists the known ones.
@@ -63,6 +65,7 @@ class ContextParallel:
         *,
         ranks_per_node: int | None = None,
         route: str = "flat",
+        overlap: bool = True,
     ) -> None:
         """Open the backend."""
         routes.get(route)
@@ -81,6 +84,7 @@ class ContextParallel:
         self.planner = planner
         self.chunk_size = chunk_size
         self.route = route
+        self.overlap = overlap
         self.wire_dtype = GRADIENT_WIRES[gradient_wire]
         self.backend = connect(group, backend=backend) if isinstance(backend, str) else backend
         self._opened_it = self.backend not in (backend, group)
@@ -132,6 +136,7 @@ class ContextParallel:
             exchange=exchange,
             backend=self.backend,
             wire_dtype=self.wire_dtype,
+            overlap=self.overlap,
         )
 
     def problem(self, mask: ColumnMask, chunk_size: int | None = None) -> PlanProblem:

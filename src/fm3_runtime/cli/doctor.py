@@ -10,6 +10,7 @@ import torch
 
 import fm3_kernels
 from fm3_comm import backends
+from fm3_comm.symmetric import memories
 from fm3_core import patterns
 from fm3_planner import planners
 from fm3_runtime.cli.options import AsJson
@@ -17,7 +18,7 @@ from fm3_runtime.cli.output import console, new_table, print_json
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Say which engines, backends and planners run here, and why not the others.
+    """Say which engines, backends, symmetric memories and planners run here, and why not the others.
 
     [bold]Example[/]
 
@@ -35,14 +36,19 @@ def doctor(as_json: AsJson = False) -> None:
     console.print("GPU: " + (", ".join(machine["gpus"]) or "none"))
     console.print()
     table = new_table("what", "name", "here", "why not", text=("name", "here", "why not"))
-    for kind in ("engine", "backend", "planner"):
-        for name, reasons in found[f"{kind}s"].items():
+    for kind, names in (
+        ("engine", "engines"),
+        ("backend", "backends"),
+        ("symmetric memory", "memories"),
+        ("planner", "planners"),
+    ):
+        for name, reasons in found[names].items():
             table.add_row(kind, name, "[red]no[/]" if reasons else "[green]yes[/]", "; ".join(reasons))
     console.print(table)
 
 
 def examine() -> dict[str, Any]:
-    """Return the machine's facts and, for each engine, backend and planner, why it does not run here."""
+    """Return the machine's facts and, for everything that can be chosen, why it does not run here."""
     return {
         "machine": {
             "processor": platform.processor() or platform.machine(),
@@ -53,6 +59,7 @@ def examine() -> dict[str, Any]:
         },
         "engines": {name: _why_no_engine(name) for name in fm3_kernels.engines.names()},
         "backends": {name: _reasons(backends.get(name).why_unavailable()) for name in backends.names()},
+        "memories": {name: _reasons(memories.get(name).why_unavailable()) for name in memories.names()},
         "planners": {name: [] for name in planners.names()},
     }
 
