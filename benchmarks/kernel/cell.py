@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fm3_core import BlockMap, ColumnMask
 from kernel.masks import benchmark_mask
+from kernel.peers import shape_key
 
 FLOPS = {"forward": 4, "backward": 10, "both": 14}
 """Floating-point operations of each pass, a visible pair and element of the head dim."""
@@ -27,7 +28,7 @@ class Shape:
     @property
     def key(self) -> dict[str, int | str]:
         """What tells results of one shape from those of another."""
-        return {"heads": self.heads, "kv_heads": self.kv_heads, "dim": self.dim, "dtype": str(self.dtype)[6:]}
+        return shape_key(self.heads, self.kv_heads, self.dim, str(self.dtype).removeprefix("torch."))
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +67,12 @@ class Cell:
     def pairs(self) -> int:
         """Visible pairs over batch and query heads."""
         return int(self.mask.visible_pairs().sum()) * self.repeats
+
+    @property
+    def density(self) -> float:
+        """Visible pairs over all pairs."""
+        batch, rows, heads, _ = self.q.shape
+        return self.pairs / (batch * heads * rows * self.k.shape[1])
 
     def tflops(self, which: str, seconds: float) -> float:
         """Return the speed on visible pairs."""

@@ -1,34 +1,35 @@
-"""`Results`: a JSON file that measurements are merged into, and geometric means over it."""
+"""`Results`: a JSON file that measurements are merged into, and means over it."""
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, log
 from pathlib import Path
 from typing import Any
 
-PEERS = json.loads((Path(__file__).parents[1] / "data" / "kernel_peers.json").read_text(encoding="utf-8"))[
-    "tflops"
-]
-"""TFLOP/s of published kernels: tokens, mask, engine, [forward, backward]; bf16, 32 heads of dim 128."""
+from kernel.peers import Rates
 
-PEER_SHAPE = {"heads": 32, "kv_heads": 32, "dim": 128, "dtype": "bfloat16"}
-PASSES = ("forward", "backward", "both")
 _KEY = ("cell", "tokens", "engine", "heads", "kv_heads", "dim", "dtype")
+_EMPTY = ("runs", "results", "cells")
 
 
 @dataclass
 class Results:
     """Results by cell, engine and shape.
 
-    The file has "results" (TFLOP/s of each pass), and "cells" as `fm3 calibrate` reads them: one for each
-    pass of this project's kernels, with counts of blocks and seconds.
+    The file has three lists. "runs": GPU, versions and date of each run that added something. "results": one
+    for each cell, engine and shape, with TFLOP/s by pass, the number of the run that each pass is of, what
+    is missing and why, or what is wrong. "cells", as `fm3 calibrate` reads them: one for each pass of this
+    project's kernels, with counts of blocks and seconds.
     """
 
     path: Path
-    content: dict[str, Any] = field(default_factory=lambda: {"results": [], "cells": []})
+    content: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {name: [] for name in _EMPTY})
+    run: int = -1
 
     @classmethod
     def read(cls, path: Path) -> Results:
@@ -37,72 +38,126 @@ class Results:
             return cls(path)
         return cls(path, json.loads(path.read_text(encoding="utf-8")))
 
-    def keep(self, record: dict[str, Any], cells: list[dict[str, Any]] = ()) -> None:  # type: ignore[assignment]
-        """Put a result in place of an older one of the same cell, engine and shape, and write the file."""
-        for name, new in (("results", [record]), ("cells", list(cells))):
-            old = [other for other in self.content[name] if _key(other) != _key(record)]
-            self.content[name] = old + new
+    def begin(self, facts: Mapping[str, Any]) -> None:
+        """Start a run: what is kept from now on is of it."""
+        self.content["runs"].append(dict(facts))
+        self.run = len(self.content["runs"]) - 1
+
+    def keep(
+        self,
+        key: Mapping[str, Any],
+        *,
+        tflops: Mapping[str, float] | None = None,
+        missing: Mapping[str, str] | None = None,
+        wrong: str | None = None,
+        cells: Sequence[Mapping[str, Any]] = (),
+        **facts: Any,
+    ) -> None:
+        """Merge a result into the file: passes that were timed now take the place of older ones.
+
+        Args:
+            key: cell, tokens, engine and shape.
+            tflops: by pass.
+            missing: why a pass has no time.
+            wrong: why no pass has one.
+            cells: counted blocks and seconds, of the passes timed now.
+            facts: anything else about the cell.
+        """
+        tflops, missing = tflops or {}, missing or {}
+        old = self.find(key) or {}
+        record: dict[str, Any] = {**key, **facts}
+        if wrong is not None:
+            record |= {"wrong": wrong, "run": {"wrong": self.run}}
+        else:
+            still = {which: why for which, why in old.get("missing", {}).items() if which not in tflops}
+            record |= {name: old[name] for name in old if name not in record and name not in ("wrong", "run")}
+            record["tflops"] = {**old.get("tflops", {}), **tflops}
+            record["missing"] = {**still, **missing}
+            record["run"] = {
+                **{which: run for which, run in old.get("run", {}).items() if which in record["tflops"]},
+                **dict.fromkeys(tflops, self.run),
+            }
+        results = [other for other in self.content["results"] if not _same(other, key)]
+        self.content["results"] = [*results, record]
+        self._keep_cells(key, tflops, cells, forget=wrong is not None)
+        self.write()
+
+    def _keep_cells(
+        self,
+        key: Mapping[str, Any],
+        timed: Mapping[str, float],
+        cells: Sequence[Mapping[str, Any]],
+        *,
+        forget: bool,
+    ) -> None:
+        kept = [
+            other
+            for other in self.content["cells"]
+            if not (_same(other, key) and (forget or other["direction"] in timed))
+        ]
+        self.content["cells"] = kept + [{**key, **cell} for cell in cells]
+
+    def write(self) -> None:
+        """Write the file whole or not at all: a run may be ended at any moment."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps(self.content, indent=1) + "\n", encoding="utf-8")
+        beside = self.path.with_suffix(".partial")
+        beside.write_text(json.dumps(self.content, indent=1) + "\n", encoding="utf-8")
+        os.replace(beside, self.path)
 
-    def has(self, record: dict[str, Any], passes: list[str]) -> bool:
-        """Say whether the file has these passes of such a result, or that it is wrong or not there."""
-        found = [other for other in self.content["results"] if _key(other) == _key(record)]
-        return bool(found) and ("reason" in found[0] or all(which in found[0] for which in passes))
+    def find(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return what the file has of a cell, engine and shape."""
+        return next((other for other in self.content["results"] if _same(other, key)), None)
 
-    def rates(self, engine: str, which: str, shape: dict[str, Any]) -> dict[tuple[str, int], float]:
+    def lacks(self, key: Mapping[str, Any], passes: Sequence[str]) -> list[str]:
+        """Return the passes that the file neither has nor says why not."""
+        found = self.find(key)
+        if found is None:
+            return list(passes)
+        if "wrong" in found:
+            return []
+        return [which for which in passes if which not in {**found["tflops"], **found["missing"]}]
+
+    def of_shape(self, engine: str, shape: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return an engine's results of a shape."""
+        return [
+            other
+            for other in self.content["results"]
+            if other["engine"] == engine and shape.items() <= other.items()
+        ]
+
+    def rates(self, engine: str, which: str, shape: Mapping[str, Any]) -> Rates:
         """Return TFLOP/s by (mask, tokens)."""
         return {
-            (other["cell"], other["tokens"]): other[which]
-            for other in self.content["results"]
-            if other["engine"] == engine and which in other and shape.items() <= other.items()
+            (other["cell"], other["tokens"]): other["tflops"][which]
+            for other in self.of_shape(engine, shape)
+            if which in other.get("tflops", {})
         }
 
+    def engines(self, shape: Mapping[str, Any]) -> list[str]:
+        """Return the engines that have results of a shape, in the order in which they came."""
+        return list(
+            dict.fromkeys(
+                other["engine"] for other in self.content["results"] if shape.items() <= other.items()
+            )
+        )
 
-def _key(record: dict[str, Any]) -> tuple[object, ...]:
-    return tuple(record.get(name) for name in _KEY)
+    def runs_of(self, engine: str, which: str, shape: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the runs that an engine's figures are of."""
+        numbers = {
+            other["run"][which] for other in self.of_shape(engine, shape) if which in other.get("tflops", {})
+        }
+        return [self.content["runs"][number] for number in sorted(numbers)]
 
 
-def geometric_mean(ratios: list[float]) -> float | None:
+def _same(record: Mapping[str, Any], key: Mapping[str, Any]) -> bool:
+    return all(record.get(name) == key.get(name) for name in _KEY)
+
+
+def geometric_mean(ratios: Sequence[float]) -> float | None:
     """Return the geometric mean, None of nothing."""
     return exp(statistics.fmean(map(log, ratios))) if ratios else None
 
 
-def best_peers(which: str) -> dict[tuple[str, int], float]:
-    """Return the best published figure of each (mask, tokens); both passes together by their times."""
-    best = {}
-    for tokens, masks in PEERS.items():
-        for name, engines in masks.items():
-            forward, backward = (max(figures[i] for figures in engines.values()) for i in range(2))
-            best[name, int(tokens)] = {
-                "forward": forward,
-                "backward": backward,
-                "both": 14 / (4 / forward + 10 / backward),
-            }[which]
-    return best
-
-
-def ratios(mine: dict[tuple[str, int], float], theirs: dict[tuple[str, int], float]) -> list[float]:
+def ratios(mine: Rates, theirs: Rates) -> Rates:
     """Return mine over theirs, where both have a figure."""
-    return [rate / theirs[key] for key, rate in mine.items() if key in theirs]
-
-
-def summary(results: Results, engines: list[str], passes: list[str], shape: dict[str, Any]) -> list[str]:
-    """Return lines: each engine's geometric means over published figures and over other engines here."""
-    lines = []
-    for engine in engines:
-        for which in passes:
-            mine = results.rates(engine, which, shape)
-            if not mine:
-                continue
-            against = {"the best peer's": best_peers(which)} if shape == PEER_SHAPE else {}
-            against |= {
-                f"{other}'s": results.rates(other, which, shape) for other in engines if other != engine
-            }
-            parts = [
-                f"{mean:.3f} x {name}"
-                for name, theirs in against.items()
-                if (mean := geometric_mean(ratios(mine, theirs))) is not None
-            ]
-            lines.append(f"{engine}, {which}, {len(mine)} cells: " + ("; ".join(parts) or "alone"))
-    return lines
+    return {cell: rate / theirs[cell] for cell, rate in mine.items() if cell in theirs}
