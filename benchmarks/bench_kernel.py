@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> None:
     print("\n".join(["", *engines_table(results, engines, shape.key), ""]))
     if any(name in LACKS for name in results.engines(shape.key)):
         print("\n".join([*ablations_table(results, LACKS, shape.key), ""]))
-    print("\n".join(summary(results)))
+    print("\n".join(summary(results, shape.key)))
 
 
 def parse_options(arguments: list[str] | None) -> argparse.Namespace:

@@ -38,6 +38,20 @@ class Results:
             return cls(path)
         return cls(path, json.loads(path.read_text(encoding="utf-8")))
 
+    @classmethod
+    def joined(cls, paths: Sequence[Path]) -> Results:
+        """Return what several files have, to be read; a run keeps its own number."""
+        joined = cls(Path("nowhere"))
+        for path in paths:
+            content, before = cls.read(path).content, len(joined.content["runs"])
+            joined.content["runs"] += content["runs"]
+            joined.content["cells"] += content["cells"]
+            joined.content["results"] += [
+                {**other, "run": {which: before + run for which, run in other["run"].items()}}
+                for other in content["results"]
+            ]
+        return joined
+
     def begin(self, facts: Mapping[str, Any]) -> None:
         """Start a run: what is kept from now on is of it."""
         self.content["runs"].append(dict(facts))

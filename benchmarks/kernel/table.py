@@ -42,13 +42,14 @@ def best_here(results: Results, shape: Mapping[str, Any], which: str) -> Rates:
 
 
 def engines_table(results: Results, engines: Sequence[str], shape: Mapping[str, Any]) -> list[str]:
-    """Return lines: forward / backward / both of each engine, the best peer, and fm3's ratio to it.
+    """Return lines: the passes of each engine that somebody has, the best peer, and fm3's ratio to it.
 
     A peer's figure is the published one times FlexAttention here over FlexAttention there; where FlexAttention
     was not timed here the published figure stands, with an asterisk.
     """
     rates = {(engine, which): results.rates(engine, which, shape) for engine in engines for which in PASSES}
-    best = {which: best_here(results, shape, which) for which in PASSES}
+    shown = [which for which in PASSES if any(rates[engine, which] for engine in engines)]
+    best = {which: best_here(results, shape, which) for which in shown}
     flex = results.rates("flex", "forward", shape)
     densities = {
         (other["cell"], other["tokens"]): other["density"]
@@ -58,15 +59,15 @@ def engines_table(results: Results, engines: Sequence[str], shape: Mapping[str, 
     }
 
     def triple(of: Mapping[str, Rates], cell: tuple[str, int], *, ratio: bool = False) -> str:
-        values = [of[which].get(cell) for which in PASSES]
-        if values == [None] * len(PASSES):
+        values = [of[which].get(cell) for which in shown]
+        if values == [None] * len(shown):
             return NOTHING
         return " / ".join(NOTHING if x is None else f"{x:.2f}" if ratio else number(x) for x in values)
 
-    product = {which: ratios(results.rates("fm3", which, shape), best[which]) for which in PASSES}
+    product = {which: ratios(results.rates("fm3", which, shape), best[which]) for which in shown}
     rows = []
     for cell in cells_of(*rates.values()):
-        figures = [triple({which: rates[engine, which] for which in PASSES}, cell) for engine in engines]
+        figures = [triple({which: rates[engine, which] for which in shown}, cell) for engine in engines]
         mark = "" if cell in flex else "*"
         peer = triple(best, cell)
         rows.append(
@@ -80,7 +81,7 @@ def engines_table(results: Results, engines: Sequence[str], shape: Mapping[str, 
             ]
         )
     head = ["mask", "tokens", "density", *engines, "best peer", "fm3 / best peer"]
-    return [*markdown(head, rows), "", "TFLOP/s on visible pairs, forward / backward / both; * as published"]
+    return [*markdown(head, rows), "", f"TFLOP/s on visible pairs, {' / '.join(shown)}; * as published"]
 
 
 def ablation_rows(

@@ -13,13 +13,31 @@ from kernel.peers import (
     USUAL,
     YARDSTICK,
     Rates,
+    peer_figures,
     peer_rates,
+    scaled,
 )
 from kernel.results import Results, geometric_mean, ratios
 from kernel.table import best_here, length_name
 
 NOISE = 0.03
 """A repeat moves figures by this much."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a target is: value, what it is of, and its worth; "not measured" where nothing was."""
+
+    title: str
+    aim: str
+    value: str = "not measured"
+    kind: str = ""
+    worth: str = ""
+
+    def line(self) -> str:
+        """Return all of it in a line."""
+        measured = f" {self.value} ({self.kind}): {self.worth}" if self.worth else f" {self.value}"
+        return f"{self.title}{measured} ({self.aim})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,32 +81,29 @@ class Target:
             if cell[1] in self.lengths and (self.masks is None or cell[0] in self.masks)
         }
 
-    def line(self, results: Results, which: str) -> str:
-        """Return a line: what, the ratio, where it is least, and what that is worth."""
+    def standing(self, results: Results, which: str) -> Standing:
+        """Return the ratio of a pass, where it is least, and what that is worth."""
         found = self.ratios(results, which)
         title = f"{self.what}, {which}: {self.engine} / {self.against}"
         aim = f"must {self.must:.2f}" + (f", reach {self.reach:.2f}" if self.reach is not None else "")
         if not found:
-            return f"{title} not measured ({aim})"
+            return Standing(title, aim)
         worst = min(found, key=found.__getitem__)
         value = geometric_mean(list(found.values())) if self.mean else found[worst]
         assert value is not None
-        kind = "geometric mean" if self.mean else "least"
-        where = f"least {found[worst]:.2f} at " if self.mean else ""
-        return (
-            f"{title} {value:.3f}, {kind} of {len(found)} cells ({where}{worst[0]} {length_name(worst[1])}): "
-            f"{verdict(value, self.must, self.reach)} ({aim}){self._source(results, which, found)}"
-        )
+        kind = f"mean of {len(found)}, least {found[worst]:.2f}" if self.mean else f"least of {len(found)}"
+        kind += f" at {worst[0]} {length_name(worst[1])}{self._source(results, which, found)}"
+        return Standing(title, aim, f"{value:.3f}", kind, verdict(value, self.must, self.reach))
 
     def _source(self, results: Results, which: str, found: Rates) -> str:
-        """Return what a peer's figures were scaled by, or that both engines were not timed in one run."""
+        """Return how many cells' peers were scaled, or how many have both engines timed in runs apart."""
         if self.against != "best peer":
             apart = _cells_apart(results, self, which, found)
-            return f"; {apart} of {len(found)} cells timed in runs apart" if apart else ""
+            return f"; {apart} timed in runs apart" if apart else ""
         reference = set(peer_rates(self.shape, which, YARDSTICK)) & set(
             results.rates("flex", which, self.shape)
         )
-        return f"; {len(reference & set(found))} of {len(found)} cells scaled by FlexAttention here"
+        return f"; {len(reference & set(found))} scaled by FlexAttention here"
 
 
 def _cells_apart(results: Results, target: Target, which: str, found: Rates) -> int:
@@ -153,23 +168,45 @@ TARGETS = (
 PREPARED_WITHIN_US, PREPARED_REACH_US, PREPARED_TOKENS = 50, 20, 131072
 
 
-def preparation_line(results: Results) -> str:
-    """Return a line on the longest time that preparing a mask of 128K tokens and one head takes."""
+def preparation(results: Results) -> Standing:
+    """Return the longest time that preparing a mask of 128K tokens and one head takes."""
     times = [
         sum(other["prepare_seconds"].values()) * 1e6
         for other in results.of_shape("fm3", USUAL)
         if other["tokens"] == PREPARED_TOKENS and other.get("prepare_seconds") and other["mask_heads"] == 1
     ]
-    title = "preparing a mask of 128K tokens and one head, both passes"
-    aim = f"must {PREPARED_WITHIN_US} us, reach {PREPARED_REACH_US} us"
+    title = "preparing a mask of 128K tokens and one head, for both passes, us"
+    aim = f"must {PREPARED_WITHIN_US}, reach {PREPARED_REACH_US}"
     if not times:
-        return f"{title}: not measured ({aim})"
+        return Standing(title, aim)
     longest = max(times)
-    word = verdict(-longest, -PREPARED_WITHIN_US, -PREPARED_REACH_US)
-    return f"{title}: {longest:.1f} us, longest of {len(times)} masks: {word} ({aim})"
+    word = verdict(PREPARED_REACH_US / longest, PREPARED_REACH_US / PREPARED_WITHIN_US, 1.0)
+    return Standing(title, aim, f"{longest:.1f}", f"longest of {len(times)}", word)
 
 
-def summary(results: Results) -> list[str]:
-    """Return a line for each target and pass."""
-    lines = [target.line(results, which) for target in TARGETS for which in target.passes]
-    return [*lines, preparation_line(results)]
+def standings(results: Results) -> list[Standing]:
+    """Return where every target stands, pass by pass."""
+    found = [target.standing(results, which) for target in TARGETS for which in target.passes]
+    return [*found, preparation(results)]
+
+
+def peer_means(results: Results, shape: Mapping[str, Any]) -> list[str]:
+    """Return a line a peer: the geometric means of fm3's ratios to it, each pass over the cells of both."""
+    lines = []
+    for peer in dict.fromkeys(name for engines in peer_figures(shape).values() for name in engines):
+        parts = []
+        for which in PASSES:
+            yardstick = results.rates("flex", which, shape)
+            theirs = scaled(peer_rates(shape, which, peer), shape, which, yardstick)
+            found = ratios(results.rates("fm3", which, shape), theirs)
+            mean = geometric_mean(list(found.values()))
+            here = sum(cell in yardstick for cell in found)
+            if mean is not None:
+                parts.append(f"{which} {mean:.3f} over {len(found)} cells, {here} of them scaled")
+        lines.append(f"fm3 / {peer}, published: " + ("; ".join(parts) or "not measured"))
+    return lines
+
+
+def summary(results: Results, shape: Mapping[str, Any]) -> list[str]:
+    """Return lines: geometric means over each peer, then every target."""
+    return [*peer_means(results, shape), "", *(standing.line() for standing in standings(results))]
