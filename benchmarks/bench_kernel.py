@@ -221,7 +221,9 @@ def time_cell(
         results.keep(
             key_of(cell.name, cell.tokens, name, shape),
             tflops=tflops,
-            missing={which: made.untimed.get(which, "it has no such pass") for which in passes if which not in mine},
+            missing={
+                which: made.untimed.get(which, "it has no such pass") for which in passes if which not in mine
+            },
             cells=counted_cells(cell, made, mine),
             density=cell.density,
             mask_heads=cell.mask.heads,

@@ -64,7 +64,14 @@ def page() -> str:
     """Return the page."""
     results = Results.joined([FOLDER / name for name in FILES])
     round_2 = Results.read(FOLDER / ROUND_2)
-    parts = [INTRODUCTION, UNMEASURED, _targets(results), _peers(results), _ablations(Results.read(FOLDER / ABLATIONS)), "## Tables"]
+    parts = [
+        INTRODUCTION,
+        UNMEASURED,
+        _targets(results),
+        _peers(results),
+        _ablations(Results.read(FOLDER / ABLATIONS)),
+        "## Tables",
+    ]
     parts.append(f"![Forward, ratio to the best published figure]({PICTURE.relative_to(PAGE.parent)})")
     parts += [
         _table(results, ["fm3"], f"### {which.capitalize()}, {title}", shape, which)
@@ -112,9 +119,7 @@ def _ablations(results: Results) -> str:
     return "\n".join(["## Ablations", "", text, "", measured, "", *markdown(head, rows)])
 
 
-def _table(
-    results: Results, engines: Sequence[str], title: str, shape: Mapping[str, Any], which: str
-) -> str:
+def _table(results: Results, engines: Sequence[str], title: str, shape: Mapping[str, Any], which: str) -> str:
     """Return one pass of some engines: a row a mask, a column an engine and length, ratios in brackets."""
     rates = {engine: results.rates(engine, which, shape) for engine in engines}
     best = best_rates(shape, which)
@@ -139,7 +144,9 @@ def _table(
     caption = "TFLOP/s; in brackets the ratio to the best published figure, as published. " + _measured(
         results, engines, which, shape
     )
-    return "\n".join([title, "", caption, "", *markdown(["mask", *head], rows), "", f"Over all lengths: {means_of_all}."])
+    return "\n".join(
+        [title, "", caption, "", *markdown(["mask", *head], rows), "", f"Over all lengths: {means_of_all}."]
+    )
 
 
 def _cell(rate: float | None, best: float | None) -> str:

@@ -93,9 +93,7 @@ def forward_only(
 
     def forward() -> tuple[Tensor, Tensor]:
         with _sections(section_bytes):
-            return forward_prepared(
-                cell.q, cell.k, cell.v, arrays, softmax_scale=cell.q.shape[3] ** -0.5
-            )
+            return forward_prepared(cell.q, cell.k, cell.v, arrays, softmax_scale=cell.q.shape[3] ** -0.5)
 
     return Passes(forward=forward, untimed=FORWARD_ALONE)
 

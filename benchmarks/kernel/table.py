@@ -93,10 +93,8 @@ def ablation_rows(
     for name, (idea, instead) in lacks.items():
         found = ratios(results.rates(name, "forward", shape), mine)
         lengths = sorted({tokens for _, tokens in found})
-        means = [
-            f"{length_name(n)} {geometric_mean([x for (_, m), x in found.items() if m == n]):.3f}"
-            for n in lengths
-        ]
+        by_length = {n: [x for (_, tokens), x in found.items() if tokens == n] for n in lengths}
+        means = [f"{length_name(n)} {geometric_mean(x):.3f} over {len(x)}" for n, x in by_length.items()]
         extremes = [
             f"{mask} {length_name(tokens)} {found[mask, tokens]:.2f}"
             for mask, tokens in (pick(found, key=found.__getitem__) for pick in (min, max) if found)

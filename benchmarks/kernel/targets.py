@@ -150,9 +150,7 @@ TARGETS = (
         masks=("share_question", "sliding_window", "causal_document"),
         lengths=(8192,),
     ),
-    Target(
-        what="random eviction", against="best peer", must=1.0, reach=1.3, masks=("random_eviction",)
-    ),
+    Target(what="random eviction", against="best peer", must=1.0, reach=1.3, masks=("random_eviction",)),
     Target(
         what="deterministic",
         engine="fm3 ordered",

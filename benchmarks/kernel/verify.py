@@ -84,8 +84,7 @@ class Truth:
         if not all(bool(torch.isfinite(x).all()) for x in gradients):
             return math.inf
         return max(
-            pair.norm(gradients[which][b, :, head])
-            for (which, b, head), pair in self._gradients.items()
+            pair.norm(gradients[which][b, :, head]) for (which, b, head), pair in self._gradients.items()
         )
 
     @cached_property
@@ -121,7 +120,9 @@ class Truth:
         pairs: dict[tuple[int, int, int], Pair] = {}
         for b, g in sorted({(0, 0), (batch - 1, kv_heads - 1)}):
             mine = range(g * heads // kv_heads, (g + 1) * heads // kv_heads)
-            parts = {h: [self._gradients_of_head(b, h, g, dtype) for dtype in (self.exact, None)] for h in mine}
+            parts = {
+                h: [self._gradients_of_head(b, h, g, dtype) for dtype in (self.exact, None)] for h in mine
+            }
             for h, (exact, plain) in parts.items():
                 pairs[0, b, h] = Pair(exact[0], plain[0])
             for which in (1, 2):
