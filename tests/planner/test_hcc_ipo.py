@@ -154,6 +154,24 @@ def test_no_moves_at_all_still_give_a_plan():
     assert result.cost.compute == plan(problem, "lpt").cost.compute
 
 
+@pytest.mark.parametrize(
+    ("num_chunks", "num_ranks", "ranks_per_node"),
+    [(32, 2, 1), (256, 2, 1), (1024, 2, 1), (1024, 4, 2), (2048, 8, 4)],
+)
+def test_the_budget_holds_however_many_chunks_a_rank_has(make_problem, num_chunks, num_ranks, ranks_per_node):
+    """Groups and cycles grow with the fourth and the third power of the chunks of a rank; a budget does not."""
+    rng = np.random.default_rng(num_chunks)
+    needs = rng.random((num_chunks, num_chunks)) < 4 / num_chunks
+    weights = rng.integers(1, 10**9, num_chunks)
+    problem = make_problem(weights, num_ranks, ranks_per_node, needs=needs)
+    one_step = num_chunks**2 // num_ranks  # swaps of one rank's chunks for any other
+    allowed = 1000 * num_chunks + one_step
+    assert num_chunks <= Ipo().assign(problem).moves <= num_chunks + allowed
+    runs = 2
+    in_all = HccIpo(runs=runs, traffic_moves=10_000).assign(problem).moves
+    assert in_all <= num_chunks + allowed + 4 * (runs + 3) * (10_000 + allowed)
+
+
 def test_epsilon_is_read_as_it_is_written(make_problem):
     """0.29 of 100 is 29, though the nearest float is a little less."""
     needs = np.zeros((4, 4), dtype=bool)
