@@ -17,6 +17,11 @@ from fm3_planner.search.engine import search
 from fm3_planner.search.options import SLACK_UNIT, SearchOptions
 
 MOST_EPSILON = 1000
+LONGEST_RUN = 8
+"""Neighbouring chunks that annealing swaps at once, at most."""
+
+CHUNKS_WITH_RUNS = 192
+"""Up to so many chunks annealing swaps runs; with more, what a run costs is better spent on single chunks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,10 +30,11 @@ class HccIpo:
 
     1. Balances compute between all ranks, as `Ipo` does; the largest load it reaches is T_best.
     2. Lowers the bytes that cross nodes while every load stays within (1 + epsilon) T_best. Starts are the
-       balanced placement, those of lpt and zigzag where they are within it, and, several times, contiguous
-       chunks: annealing decides which node owns what, the chunks of a node are dealt to its ranks, and where
-       a rank is too heavy annealing goes on between ranks. Swaps between nodes follow, while one lowers the
-       traffic.
+       balanced placement, those of lpt and zigzag where they are within it, and, in turn and several times,
+       contiguous chunks and the best placement so far: annealing decides which node owns what, by swaps of
+       chunks and, up to 192 of them, of runs of up to 8 neighbours; the chunks of a node are dealt to its
+       ranks, and where a rank is too heavy annealing goes on between ranks. Swaps between nodes follow, while
+       one lowers the traffic.
     3. Balances compute inside each node, which leaves the traffic between nodes as it is.
 
     Phases 2 and 3 alternate while the traffic falls; of all starts the plan with the least traffic, then the
@@ -81,6 +87,7 @@ class HccIpo:
             slack=int(Fraction(str(float(self.epsilon))) * SLACK_UNIT),
             traffic_moves=default_moves(self.traffic_moves, _traffic_moves(num_chunks)),
             runs=_runs(num_chunks) if self.runs is None else int(self.runs),
+            longest_run=LONGEST_RUN if num_chunks <= CHUNKS_WITH_RUNS else 1,
         )
         return search(problem, options, with_traffic=True, engine=self.engine)
 

@@ -20,8 +20,8 @@ _CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 def run_blocks(document: Path) -> int:
     """Run every block and return how many there were; the first that fails raises, with its line.
 
-    Comment lines right behind a statement that prints are what it prints: each such run of lines must be in the
-    output, behind the one before; "..." stands for anything.
+    Comment lines right behind a statement that prints are what it prints: each such run of lines must be in
+    the output, behind the one before; "..." stands for anything.
     """
     examples = list(Sybil(parsers=[PythonCodeBlockParser()]).parse(document).examples())
     for example in examples:

@@ -104,6 +104,18 @@ def test_documents_that_fit_the_nodes_are_not_torn_apart(make_problem):
     assert plan(problem, HccIpo(epsilon=0.0)).cost.node_traffic == 0
 
 
+def test_whole_documents_change_nodes_where_single_chunks_only_lose(make_problem):
+    """Both heavy documents are on node 0; each step of moving one chunk by chunk costs traffic."""
+    documents = [(0, 8), (8, 16), (16, 24), (24, 32)]
+    needs = np.zeros((32, 32), dtype=bool)
+    for start, end in documents:
+        needs[start:end, start:end] = True
+    weights = [3] * 8 + [1] * 8 + [3] * 8 + [1] * 8
+    weights[8:16], weights[16:24] = weights[16:24], weights[8:16]  # contiguous is 48 against 16
+    result = plan(make_problem(weights, 4, 2, needs=needs), HccIpo(epsilon=0.0))
+    assert (result.cost.compute, result.cost.node_traffic) == (16, 0)
+
+
 def test_a_cycle_of_three_nodes_is_found_where_no_swap_helps(make_problem):
     """Each node holds one chunk of the next one's document; unequal weights forbid every swap of two."""
     needs = np.kron(np.eye(3), np.ones((3, 3))).astype(bool)
@@ -159,7 +171,7 @@ def test_no_moves_at_all_still_give_a_plan():
     [(32, 2, 1), (256, 2, 1), (1024, 2, 1), (1024, 4, 2), (2048, 8, 4)],
 )
 def test_the_budget_holds_however_many_chunks_a_rank_has(make_problem, num_chunks, num_ranks, ranks_per_node):
-    """Groups and cycles grow with the fourth and the third power of the chunks of a rank; a budget does not."""
+    """Exchanges of groups grow with the fourth power of the chunks of a rank; a budget does not."""
     rng = np.random.default_rng(num_chunks)
     needs = rng.random((num_chunks, num_chunks)) < 4 / num_chunks
     weights = rng.integers(1, 10**9, num_chunks)

@@ -84,7 +84,8 @@ def test_a_missing_extension_is_replaced_by_the_twin_and_named_where_it_was_aske
 
 
 def test_the_extension_refuses_sizes_that_do_not_fit():
-    options = dict.fromkeys(("target", "compute_moves", "mixes", "slack", "traffic_moves", "runs"), 0)
+    names = ("target", "compute_moves", "mixes", "slack", "traffic_moves", "runs", "longest_run")
+    options = dict.fromkeys(names, 0)
     native = engine._native()
     weights = np.ones(4, dtype=np.int64)
     with pytest.raises(ValueError, match="a chunk a rank"):
