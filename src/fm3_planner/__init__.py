@@ -7,8 +7,15 @@ all of it anew.
 
 from fm3_planner.advisor import ChunkAdvice, ChunkOption, StepSpeeds, advise_chunk_size, balanced_chunk_size
 from fm3_planner.base import Assignment, Planner
-from fm3_planner.bounds import Bound, Bounds, lower_bounds
-from fm3_planner.calibrate import Calibration, DirectionFit, TimedCell, fit_cost_weights, read_cells
+from fm3_planner.bounds import Bound, Bounds, lower_bounds, tightest_bounds
+from fm3_planner.calibrate import (
+    Calibration,
+    DirectionFit,
+    TimedCell,
+    cells_to_json,
+    fit_cost_weights,
+    read_cells,
+)
 from fm3_planner.check import check_plan
 from fm3_planner.contiguous import Contiguous
 from fm3_planner.cost import PlanCost, plan_cost
@@ -39,6 +46,8 @@ from fm3_planner.registry import planners
 from fm3_planner.relabel import relabel_plan, relabel_ranks
 from fm3_planner.result import Gaps, PlanResult, PlanStats, Status
 from fm3_planner.saved import (
+    calibration_from_json,
+    calibration_to_json,
     needs_from_hex,
     needs_to_hex,
     plan_from_json,
@@ -95,6 +104,9 @@ __all__ = [
     "Zigzag",
     "advise_chunk_size",
     "balanced_chunk_size",
+    "calibration_from_json",
+    "calibration_to_json",
+    "cells_to_json",
     "check_plan",
     "contiguous_partition",
     "exchange_split_sizes",
@@ -118,6 +130,7 @@ __all__ = [
     "redistribution_split_sizes",
     "relabel_plan",
     "relabel_ranks",
+    "tightest_bounds",
     "token_indices",
     "token_traffic",
     "traffic_matrix",

@@ -181,3 +181,9 @@ def _refuse_wrong_details(details: Assignment, planner: str) -> None:
 
 def _refuse(planner: str, fact: str) -> NoReturn:
     raise PlanError(f"planner {planner!r}: {fact}")
+
+
+def require_planner(name: str, value: object) -> None:
+    """Raise PlanError unless `value` is an object with assign(problem); a name or a class is none."""
+    if isinstance(value, type) or not callable(getattr(value, "assign", None)):
+        raise PlanError(f"{name} must be an object with assign(problem), got {value!r}")

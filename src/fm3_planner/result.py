@@ -88,9 +88,13 @@ class PlanResult:
     @property
     def gaps(self) -> Gaps:
         """How far compute and node traffic are above their bounds."""
+        return self.gaps_to(self.bounds)
+
+    def gaps_to(self, bounds: Bounds) -> Gaps:
+        """Return how far compute and node traffic are above other bounds of the same problem."""
         return Gaps(
-            compute=_gap(self.cost.compute, self.bounds.compute),
-            node_traffic=_gap(self.cost.node_traffic, self.bounds.node_traffic),
+            compute=_gap(self.cost.compute, bounds.compute),
+            node_traffic=_gap(self.cost.node_traffic, bounds.node_traffic),
         )
 
     def explain(self) -> str:

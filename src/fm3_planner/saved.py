@@ -1,8 +1,9 @@
-"""Problems and plans as JSON text, versioned; what does not fit is refused with the reason."""
+"""Problems, plans and calibrations as JSON text, versioned; what does not fit is refused with the reason."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,15 @@ from fm3_core.cluster import Cluster
 from fm3_core.errors import PlanError
 from fm3_core.partition import Partition
 from fm3_planner.bounds import Bound, Bounds
+from fm3_planner.calibrate import Calibration, DirectionFit
 from fm3_planner.check import check_plan
 from fm3_planner.cost import PlanCost
 from fm3_planner.problem import PlanProblem
 from fm3_planner.result import PlanResult, PlanStats, Status
 from fm3_planner.stage import Figure, Stage, Stop
+from fm3_planner.weights import CostWeights
 
-PROBLEM_FORMAT, PLAN_FORMAT = "fm3.problem", "fm3.plan"
+PROBLEM_FORMAT, PLAN_FORMAT, CALIBRATION_FORMAT = "fm3.problem", "fm3.plan", "fm3.calibration"
 VERSION = 1
 
 
@@ -105,6 +108,35 @@ def plan_from_json(text: str, problem: PlanProblem | None = None) -> PlanResult:
         _refuse_other_problem(result, problem)
         check_plan(problem, result)
     return result
+
+
+def calibration_to_json(calibration: Calibration) -> str:
+    """Return fitted cost weights and their fits as one line of JSON."""
+    return json.dumps({"format": CALIBRATION_FORMAT, "version": VERSION} | asdict(calibration))
+
+
+def calibration_from_json(text: str) -> Calibration:
+    """Return the calibration of `calibration_to_json`.
+
+    Raises:
+        PlanError: the text is no JSON, of another format or version, or its fields make no calibration.
+    """
+    fields = _fields(text, CALIBRATION_FORMAT)
+    try:
+        seconds = fields["seconds_per_unit"]
+        if not isinstance(seconds, float) or not 0 < seconds < float("inf"):
+            raise PlanError(
+                f"{CALIBRATION_FORMAT}: seconds_per_unit must be a finite number > 0, got {seconds!r}"
+            )
+        backward = fields["backward"]
+        return Calibration(
+            cost=CostWeights(**fields["cost"]),
+            seconds_per_unit=seconds,
+            forward=DirectionFit(**fields["forward"]),
+            backward=None if backward is None else DirectionFit(**backward),
+        )
+    except (KeyError, TypeError) as wrong:
+        raise _malformed(CALIBRATION_FORMAT, wrong) from wrong
 
 
 def needs_to_hex(needs: NDArray[np.bool_]) -> list[str]:

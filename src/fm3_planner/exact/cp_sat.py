@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Any, ClassVar
 
 from fm3_core.errors import PlanError
-from fm3_planner.base import Assignment, Planner
+from fm3_planner.base import Assignment, Planner, require_planner
 from fm3_planner.exact.model import Model
 from fm3_planner.exact.options import check_options, refuse_many_chunks
 from fm3_planner.exact.search import Objective, Search
@@ -55,6 +55,7 @@ class CpSat:
         check_options(
             self.objective, self.epsilon, self.max_compute, self.max_buffer_bytes, max_work=self.max_work
         )
+        require_planner("CpSat.start", self.start)
 
     def assign(self, problem: PlanProblem) -> Assignment:
         """Return the best plan found, with what was proved.
