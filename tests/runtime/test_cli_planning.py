@@ -169,6 +169,33 @@ def test_plans_are_compared_with_the_best_bound_that_any_planner_proved(fm3, fm3
     assert [row[2] for row in rows if row[:1] in (["ipo"], ["cp_sat"])] == ["0.00%", "0.00%"]
 
 
+@pytest.fixture
+def broken_plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install a package whose planner and backend cannot be imported."""
+    info = tmp_path / "fm3_broken-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fm3-broken\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[fm3.planners]\ngone = fm3_no_such_module:Gone\n[fm3.backends]\ngone = fm3_no_such_module:Gone\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def test_a_broken_plug_in_is_left_out_where_nobody_asked_for_it(fm3, fm3_json, broken_plug_in):
+    found = fm3_json("compare", *LENGTHS, "--ranks", "2", "--chunk-size", "1024")
+    assert "No module named 'fm3_no_such_module'" in found["refused"]["gone"]
+    assert "lpt" in found["plans"]
+    asked = fm3("compare", *LENGTHS, "--ranks", "2", "--planner", "lpt", "--planner", "gone")
+    assert asked.returncode == 2
+    assert "planner 'gone' cannot be loaded from its entry point" in " ".join(asked.stderr.split())
+
+
+def test_doctor_says_why_a_broken_plug_in_does_not_run(fm3_json, broken_plug_in):
+    found = fm3_json("doctor")
+    assert "No module named 'fm3_no_such_module'" in found["planners"]["gone"][0]
+    assert found["planners"]["lpt"] == []
+
+
 def test_calibrate_refuses_a_file_without_cells(fm3, tmp_path):
     (tmp_path / "empty.json").write_text("{}")
     empty = fm3("calibrate", str(tmp_path / "empty.json"))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.progress import track
 
-from fm3_core import MaskError, PlanError
+from fm3_core import MaskError, PlanError, UnknownNameError
 from fm3_planner import CostWeights, HccIpo, PlanProblem, PlanResult, planners, tightest_bounds
 from fm3_planner import plan as solve
 from fm3_runtime.cli import planner_option
@@ -121,13 +121,15 @@ def _solve_all(
     problem: PlanProblem, names: list[str], *, asked_for: bool, quiet: bool
 ) -> tuple[dict[str, PlanResult], dict[str, str]]:
     """Return the plans by planner, and why planners that were not asked for by name are left out."""
-    chosen = {name: planner_option.read_planner(name) for name in names}
     results: dict[str, PlanResult] = {}
     refused: dict[str, str] = {}
+    if asked_for:
+        for name in names:
+            planner_option.read_planner(name)  # a wrong name is told before anything is planned
     for name in track(names, "planning", console=messages, transient=True, disable=quiet):
         try:
-            results[name] = solve(problem, planner=chosen[name])
-        except PlanError as error:
+            results[name] = solve(problem, planner=planner_option.read_planner(name))
+        except (PlanError, UnknownNameError) as error:
             if asked_for:
                 raise
             refused[name] = str(error)
