@@ -11,7 +11,7 @@ from fm3_core.check import require_int
 from fm3_core.errors import PlanError
 from fm3_planner.base import Assignment
 from fm3_planner.bounds import largest_load_bound
-from fm3_planner.ipo import COMPUTE_MOVES_PER_CHUNK, MIXES, default_moves, require_engine, require_moves
+from fm3_planner.ipo import compute_moves_of, default_moves, mixes_of, require_engine, require_moves
 from fm3_planner.problem import PlanProblem
 from fm3_planner.search.engine import search
 from fm3_planner.search.options import SLACK_UNIT, SearchOptions
@@ -46,7 +46,7 @@ class HccIpo:
         epsilon: how much more compute than the best balance traffic may cost; read to nine decimals. 0.02
             about halves the traffic of the default, 0.002.
         compute_moves: exchanges that phase 1 computes at most, about, and phase 3 for each start; None: 1000
-            a chunk.
+            a chunk, and 64,000 at least.
         traffic_moves: exchanges that annealing computes, but for the last repair; None: 18432 for 32 to 64
             chunks, then about 300 for each chunk.
         runs: annealing runs that this allows where no rank needs a repair; None: 12 for less than 48
@@ -82,8 +82,8 @@ class HccIpo:
         num_chunks = problem.num_chunks
         options = SearchOptions(
             target=largest_load_bound(problem.weights.tolist(), problem.num_ranks).value,
-            compute_moves=default_moves(self.compute_moves, COMPUTE_MOVES_PER_CHUNK * num_chunks),
-            mixes=MIXES,
+            compute_moves=default_moves(self.compute_moves, compute_moves_of(num_chunks)),
+            mixes=mixes_of(num_chunks),
             slack=int(Fraction(str(float(self.epsilon))) * SLACK_UNIT),
             traffic_moves=default_moves(self.traffic_moves, _traffic_moves(num_chunks)),
             runs=_runs(num_chunks) if self.runs is None else int(self.runs),

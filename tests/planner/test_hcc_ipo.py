@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fm3_core import PlanError, patterns
-from fm3_planner import HccIpo, Ipo, PlanProblem, Status, check_plan, plan, planners
+from fm3_planner import CpSat, HccIpo, Ipo, PlanProblem, Status, check_plan, plan, planners
 
 SLACKS = (0.0, 0.002, 0.02, 0.5)
 
@@ -63,6 +63,22 @@ def test_the_optimum_that_lpt_misses_is_found(make_problem, planner):
     result = plan(make_problem([8, 7, 6, 5, 4, 2, 2, 2], 2), planner)
     assert result.cost.loads == (18, 18)
     assert result.status is Status.OPTIMAL
+
+
+@pytest.mark.parametrize(
+    ("weights", "num_ranks", "optimum"),
+    [
+        ([25, 72, 57, 9, 99, 47, 45, 44, 29, 23, 29, 35, 61, 9, 24, 90, 7], 6, 119),
+        ([25, 25, 144, 121, 4, 81, 4, 1, 81, 1, 4, 36, 81, 256, 144, 64], 4, 269),
+        ([28, 53, 77, 11, 63, 99, 86, 83, 20, 45, 18, 43, 62, 91, 66, 49, 92], 6, 165),
+        ([19, 88, 53, 23, 83, 94, 31, 71, 4, 62, 15, 42, 90, 44], 5, 145),
+    ],
+)
+def test_problems_that_took_more_mixes_are_solved(make_problem, weights, num_ranks, optimum):
+    """Of 15,000 random problems ipo was furthest from the optimum on these, up to 2.5 %, with 25 mixes."""
+    problem = make_problem(weights, num_ranks)
+    assert plan(problem, CpSat(max_work=20.0)).cost.compute == optimum
+    assert plan(problem, Ipo()).cost.compute == optimum
 
 
 def test_slack_buys_traffic():
@@ -177,7 +193,7 @@ def test_the_budget_holds_however_many_chunks_a_rank_has(make_problem, num_chunk
     weights = rng.integers(1, 10**9, num_chunks)
     problem = make_problem(weights, num_ranks, ranks_per_node, needs=needs)
     one_step = num_chunks**2 // num_ranks  # swaps of one rank's chunks for any other
-    allowed = 1000 * num_chunks + one_step
+    allowed = 1000 * max(num_chunks, 64) + one_step
     assert num_chunks <= Ipo().assign(problem).moves <= num_chunks + allowed
     runs = 2
     in_all = HccIpo(runs=runs, traffic_moves=10_000).assign(problem).moves

@@ -11,7 +11,7 @@ import typer
 from fm3_core import PlanError
 from fm3_planner import DirectionFit, calibration_to_json, fit_cost_weights, read_cells
 from fm3_runtime.cli.options import AsJson
-from fm3_runtime.cli.output import console, format_seconds, new_table, print_json, write_text
+from fm3_runtime.cli.output import console, new_table, print_json, write_text
 
 
 def calibrate(
@@ -53,7 +53,7 @@ def calibrate(
     console.print(f"[bold]{cost.provenance}[/]")
     console.print(
         f"blocks of {cost.block_rows} x {cost.block_keys}, "
-        f"a unit is {format_seconds(calibration.seconds_per_unit)}"
+        f"a unit is {1e12 * calibration.seconds_per_unit:.3g} ps"
     )
     console.print()
     console.print(table)
