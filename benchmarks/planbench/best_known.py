@@ -121,8 +121,8 @@ def improved_traffic(
             objective="node_traffic", max_compute=allowed, max_work=work, start=Given(owners(best))
         )
         result = plan(problem, search)
-        (stage,) = (stage for stage in result.stages if stage.figure is Figure.NODE_TRAFFIC)
-        bound = max(bound, stage.bound)
+        (goal,) = (goal for goal in result.goals if goal.figure is Figure.NODE_TRAFFIC)
+        bound = max(bound, goal.bound)
         if result.cost.node_traffic < best.cost.node_traffic:
             best, by = result, "cp_sat"
     return {"allowed": allowed} | known_value(best, best.cost.node_traffic, bound, by)

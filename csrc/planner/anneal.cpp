@@ -8,7 +8,7 @@ namespace {
 
 using Wide = __int128;
 
-constexpr int32_t kStages = 64;
+constexpr int32_t kLevels = 64;
 constexpr int32_t kDraws = 5;
 
 // Quantiles of the exponential distribution, round(-256 ln((i + 1/2) / 64)), as integers: logarithms of machines
@@ -50,16 +50,16 @@ class Annealing {
 
   void run(const Cooling& cooling, int64_t moves) {
     int64_t left_moves = 0;
-    for (int32_t stage = 0; stage < kStages; ++stage) {
+    for (int32_t level = 0; level < kLevels; ++level) {
       // Temperature falls with the square of the time that is left, and the penalty rises likewise.
-      constexpr int32_t kWhole = (kStages - 1) * (kStages - 1);
-      const int32_t left = (kStages - 1 - stage) * (kStages - 1 - stage);
+      constexpr int32_t kWhole = (kLevels - 1) * (kLevels - 1);
+      const int32_t left = (kLevels - 1 - level) * (kLevels - 1 - level);
       const int32_t temperature =
           cooling.end_temperature + (cooling.start_temperature - cooling.end_temperature) * left / kWhole;
       const int32_t penalty = cooling.end_penalty - (cooling.end_penalty - cooling.start_penalty) * left / kWhole;
       heat_ = (temperature * mean_bytes_) << fine_;
       price_ = static_cast<int64_t>(std::min<Wide>(((penalty * mean_bytes_) << (fine_ + 32)) / mean_weight_, kMost));
-      left_moves += moves * (stage + 1) / kStages - moves * stage / kStages;
+      left_moves += moves * (level + 1) / kLevels - moves * level / kLevels;
       while (left_moves > 0) left_moves -= try_swap();
     }
     if (found_) placement_.set(best_);

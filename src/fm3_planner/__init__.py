@@ -23,6 +23,7 @@ from fm3_planner.exact.brute_force import BruteForce
 from fm3_planner.exact.cp_sat import CpSat
 from fm3_planner.exact.pulp_ilp import Ilp
 from fm3_planner.exact.search import Objective
+from fm3_planner.goal import Figure, Goal, Stop
 from fm3_planner.group_swaps import GroupSwaps
 from fm3_planner.hcc_ipo import HccIpo
 from fm3_planner.instance import Instance, read_instances
@@ -56,7 +57,6 @@ from fm3_planner.saved import (
     problem_to_json,
 )
 from fm3_planner.snake import Snake
-from fm3_planner.stage import Figure, Stage, Stop
 from fm3_planner.striped import Striped
 from fm3_planner.topology import ClusterGraph, LinkLoad, LinkSpeeds
 from fm3_planner.traffic import token_traffic, traffic_matrix
@@ -78,6 +78,7 @@ __all__ = [
     "DirectionFit",
     "Figure",
     "Gaps",
+    "Goal",
     "GroupSwaps",
     "HccIpo",
     "Ilp",
@@ -95,7 +96,6 @@ __all__ = [
     "PlanStats",
     "Planner",
     "Snake",
-    "Stage",
     "Status",
     "StepSpeeds",
     "Stop",

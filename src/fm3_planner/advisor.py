@@ -258,11 +258,11 @@ def _predicted(result: PlanResult, speeds: StepSpeeds) -> int:
 
 def _beats(one: PlanResult, other: PlanResult) -> bool:
     """Say whether `one` is nowhere worse and somewhere better in load, traffic between nodes and chunks."""
-    mine, theirs = _goals(one), _goals(other)
+    mine, theirs = _figures_of(one), _figures_of(other)
     return mine != theirs and all(a <= b for a, b in zip(mine, theirs, strict=True))
 
 
-def _goals(result: PlanResult) -> tuple[int, int, int]:
+def _figures_of(result: PlanResult) -> tuple[int, int, int]:
     return result.cost.compute, result.cost.node_traffic, result.partition.num_chunks
 
 

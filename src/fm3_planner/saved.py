@@ -16,9 +16,9 @@ from fm3_planner.bounds import Bound, Bounds
 from fm3_planner.calibrate import Calibration, DirectionFit
 from fm3_planner.check import check_plan
 from fm3_planner.cost import PlanCost
+from fm3_planner.goal import Figure, Goal, Stop
 from fm3_planner.problem import PlanProblem
 from fm3_planner.result import PlanResult, PlanStats, Status
-from fm3_planner.stage import Figure, Stage, Stop
 from fm3_planner.weights import CostWeights
 
 PROBLEM_FORMAT, PLAN_FORMAT, CALIBRATION_FORMAT = "fm3.problem", "fm3.plan", "fm3.calibration"
@@ -68,7 +68,7 @@ def problem_from_json(text: str) -> PlanProblem:
 
 
 def plan_to_json(result: PlanResult) -> str:
-    """Return a plan as one line of JSON, with its figures, bounds, stages and what it was made for."""
+    """Return a plan as one line of JSON, with its figures, bounds, goals and what it was made for."""
     partition, cost, bounds = result.partition, result.cost, result.bounds
     return json.dumps(
         {
@@ -82,7 +82,7 @@ def plan_to_json(result: PlanResult) -> str:
             "status": result.status.name,
             "cost": {name: getattr(cost, name) for name in PlanCost.__dataclass_fields__},
             "bounds": {name: getattr(bounds, name)._asdict() for name in Bounds.__dataclass_fields__},
-            "stages": [_stage(stage) for stage in result.stages],
+            "goals": [_goal(goal) for goal in result.goals],
             "stats": {name: getattr(result.stats, name) for name in PlanStats.__dataclass_fields__},
         }
     )
@@ -177,9 +177,9 @@ def _plan(fields: dict[str, Any]) -> PlanResult:
         stats=PlanStats(**fields["stats"]),
         cluster=Cluster(**fields["cluster"]),
         fingerprint=fields["fingerprint"],
-        stages=tuple(
-            Stage(**(stage | {"figure": Figure[stage["figure"]], "stop": Stop[stage["stop"]]}))
-            for stage in fields["stages"]
+        goals=tuple(
+            Goal(**(goal | {"figure": Figure[goal["figure"]], "stop": Stop[goal["stop"]]}))
+            for goal in fields["goals"]
         ),
     )
 
@@ -224,14 +224,14 @@ def _cluster(cluster: Cluster) -> dict[str, int]:
     return {"num_ranks": cluster.num_ranks, "ranks_per_node": cluster.node_size}
 
 
-def _stage(stage: Stage) -> dict[str, Any]:
+def _goal(goal: Goal) -> dict[str, Any]:
     return {
-        "figure": stage.figure.name,
-        "value": stage.value,
-        "bound": stage.bound,
-        "allowed": stage.allowed,
-        "stop": stage.stop.name,
-        "solver": stage.solver,
+        "figure": goal.figure.name,
+        "value": goal.value,
+        "bound": goal.bound,
+        "allowed": goal.allowed,
+        "stop": goal.stop.name,
+        "solver": goal.solver,
     }
 
 

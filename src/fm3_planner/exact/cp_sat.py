@@ -14,9 +14,9 @@ from fm3_planner.exact.model import Model
 from fm3_planner.exact.options import check_options, refuse_many_chunks
 from fm3_planner.exact.search import Objective, Search
 from fm3_planner.exact.solver import Found
+from fm3_planner.goal import Stop
 from fm3_planner.ipo import Ipo
 from fm3_planner.problem import PlanProblem
-from fm3_planner.stage import Stop
 
 
 @dataclass(frozen=True, kw_only=True)

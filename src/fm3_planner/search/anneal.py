@@ -8,7 +8,7 @@ from fm3_planner.search.chance import Chance
 from fm3_planner.search.placement import Placement
 from fm3_planner.search.traffic import Needs, Traffic
 
-STAGES = 64
+LEVELS = 64
 DRAWS = 5
 INT64_MAX = 2**63 - 1
 
@@ -86,17 +86,17 @@ class _Annealing:
         self._keep()
 
     def run(self, cooling: Cooling, moves: int) -> None:
-        whole = (STAGES - 1) ** 2
+        whole = (LEVELS - 1) ** 2
         left_moves = 0
-        for stage in range(STAGES):
+        for level in range(LEVELS):
             # Temperature falls with the square of the time that is left, and the penalty rises likewise.
-            left = (STAGES - 1 - stage) ** 2
+            left = (LEVELS - 1 - level) ** 2
             cooled = (cooling.start_temperature - cooling.end_temperature) * left // whole
             temperature = cooling.end_temperature + cooled
             penalty = cooling.end_penalty - (cooling.end_penalty - cooling.start_penalty) * left // whole
             heat = (temperature * self.mean_bytes) << self.fine
             price = min((penalty * self.mean_bytes << (self.fine + 32)) // self.mean_weight, INT64_MAX)
-            left_moves += moves * (stage + 1) // STAGES - moves * stage // STAGES
+            left_moves += moves * (level + 1) // LEVELS - moves * level // LEVELS
             while left_moves > 0:
                 left_moves -= self._try_swap(heat, price)
         if self.least is not None:
