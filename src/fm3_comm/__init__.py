@@ -8,28 +8,43 @@ ranks read and write without asking each other.
 """
 
 from fm3_comm import loopback, symmetric, torch_dist
-from fm3_comm.backend import BackendKind, ExchangeBackend, Pending, backends
+from fm3_comm.backend import (
+    BackendKind,
+    ChunkedBackend,
+    ChunkedPending,
+    ExchangeBackend,
+    Pending,
+    SegmentedPending,
+    backends,
+)
 from fm3_comm.connect import connect
 from fm3_comm.exchange import check_exchange, make_exchange
-from fm3_comm.hops import hops
+from fm3_comm.hops import arrival_order, hops
 from fm3_comm.message import Head, Message
 from fm3_comm.point_to_point import PointToPointBackend
 from fm3_comm.routing import Route, routes
+from fm3_comm.segments import DEFAULT_SEGMENTS, cut_segments
 from fm3_comm.traffic import Traffic, bytes_by_pair, gather_bytes, reduce_bytes
 
 __all__ = [
+    "DEFAULT_SEGMENTS",
     "BackendKind",
+    "ChunkedBackend",
+    "ChunkedPending",
     "ExchangeBackend",
     "Head",
     "Message",
     "Pending",
     "PointToPointBackend",
     "Route",
+    "SegmentedPending",
     "Traffic",
+    "arrival_order",
     "backends",
     "bytes_by_pair",
     "check_exchange",
     "connect",
+    "cut_segments",
     "gather_bytes",
     "hops",
     "loopback",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -103,6 +103,55 @@ class ExchangeBackend(Protocol):
 
     def close(self) -> None:
         """Let operations that have started finish, give back threads; later starts raise. Repeatable."""
+
+
+@runtime_checkable
+class ChunkedPending(Pending, Protocol):
+    """A gather whose chunks may be taken as they arrive."""
+
+    def first_ready(self, groups: Sequence[Sequence[int]]) -> int:
+        """Block until all chunks of one of the groups are here; return the index of the first such group.
+
+        Args:
+            groups: gathered chunks, at least one group.
+
+        Raises:
+            ExchangeError: as in `wait`.
+        """
+
+    def take(self, chunks: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Block until these gathered chunks are here; return their keys and values, in the order given."""
+
+
+class SegmentedPending(Pending, Protocol):
+    """A reduction whose partials leave segment by segment."""
+
+    @property
+    def segments(self) -> tuple[tuple[int, int], ...]:
+        """Each segment's gathered keys [first, end)."""
+
+    def work_done(self, segment: int) -> None:
+        """Say that a segment's partials are final; they are copied before this returns, and leave."""
+
+
+@runtime_checkable
+class ChunkedBackend(ExchangeBackend, Protocol):
+    """A backend that overlaps: it tells which chunks are here, and takes gradients segment by segment."""
+
+    @property
+    def backward_segments(self) -> int:
+        """Segments of a reduction, the same on every rank."""
+
+    def start_gather(self, exchange: Exchange, k: Tensor, v: Tensor) -> ChunkedPending:
+        """Start a pruned all-gather; see `ExchangeBackend.start_gather`."""
+
+    def open_reduce(
+        self, exchange: Exchange, dk: Tensor, dv: Tensor, *, wire_dtype: torch.dtype | None = None
+    ) -> SegmentedPending:
+        """Start a reduction of partials that the caller is still computing, into dk and dv.
+
+        Segments are those of `cut_segments` over the gathered chunks; they may get done in any order.
+        """
 
 
 class BackendKind(Protocol):

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from fm3_comm.message import Head, Message
+from fm3_comm.turns import Turns
 from fm3_core import ExchangeError
 
 # Above the tags that user code is likely to give its own send and recv on the same group; gloo's are int32.
@@ -41,6 +42,7 @@ class _Shared:
 
     def __init__(self, group: Any) -> None:
         self.operations = itertools.count()
+        self.turns = Turns()
         self.lock = threading.Lock()
         self.stopped: str | None = None
         self.notices: dict[int, Tensor] = {}
@@ -79,13 +81,23 @@ class GlooWire:
             first, *_ = [next(self._shared.operations) for _ in range(count)]
         return first
 
+    @property
+    def turns(self) -> Turns:
+        """The order of what is moved by other ways than this wire; every number must be run or skipped."""
+        return self._shared.turns
+
     def start(
-        self, operation: int, outgoing: Mapping[int, Message], expected: Mapping[int, Head]
+        self,
+        operation: int,
+        outgoing: Mapping[int, Message],
+        expected: Mapping[int, Head],
+        *,
+        with_bodies: bool = True,
     ) -> Operation:
-        """Start sending messages by peer and receiving a head from each peer in `expected`."""
+        """Start sending messages by peer, or only heads, and receiving a head from each in `expected`."""
         if self._shared.stopped is not None:
             raise ExchangeError(f"rank {self.rank} of {self.num_ranks}: {self._shared.stopped}")
-        return Operation(self, operation, outgoing, expected)
+        return Operation(self, operation, outgoing, expected, with_bodies)
 
     def send(self, tensor: Tensor, peer: int, tag: int) -> Any:
         """Start sending a tensor, which must stay as it is until the work has been waited for."""
@@ -129,6 +141,7 @@ class GlooWire:
             # gloo closes a connection on which a wait timed out; it has no other call for it.
             with suppress(RuntimeError):
                 self.receive(torch.empty(1, dtype=torch.uint8), peer, _CLOSING_TAG).wait(_AT_ONCE)
+        self._shared.turns.stop()
 
     def release(self) -> None:
         """Let go of the group."""
@@ -155,7 +168,12 @@ class Operation:
     """One start on every rank: messages that leave and messages that are awaited."""
 
     def __init__(
-        self, wire: GlooWire, number: int, outgoing: Mapping[int, Message], expected: Mapping[int, Head]
+        self,
+        wire: GlooWire,
+        number: int,
+        outgoing: Mapping[int, Message],
+        expected: Mapping[int, Head],
+        with_bodies: bool,
     ) -> None:
         """Start sending, and receiving heads."""
         self._wire = wire
@@ -172,28 +190,28 @@ class Operation:
         for peer, message in outgoing.items():
             with wire.naming(self._what(message.head), peer):
                 self._send(peer, message.head, message.head.encode(), self._head_tag)
-                if message.num_bytes:
+                if with_bodies and message.num_bytes:
                     self._send(peer, message.head, message.body, self._body_tag)
 
     def collect(self) -> dict[int, Message]:
         """Wait for each head, then for its body; return the messages by peer."""
         bodies: dict[int, tuple[Any, Message]] = {}
-        for peer, (work, encoded) in self._heads.items():
-            expected = self._expected[peer]
-            with self._wire.naming(self._what(expected), peer):
-                self._wire.wait(work)
-                head = Head.decode(encoded)
-                difference = head.difference(expected)
-                if difference is not None:
-                    raise ExchangeError(difference)
-                body = torch.empty(head.num_elements, dtype=head.dtype)
+        for peer in self._heads:
+            head = self._head_of(peer)
+            body = torch.empty(head.num_elements, dtype=head.dtype)
+            with self._wire.naming(self._what(head), peer):
                 receiving = self._wire.receive(body, peer, self._body_tag) if head.num_elements else None
-                bodies[peer] = (receiving, Message(head, body))
+            bodies[peer] = (receiving, Message(head, body))
         for peer, (receiving, message) in bodies.items():
             if receiving is not None:
                 with self._wire.naming(self._what(message.head), peer):
                     self._wire.wait(receiving)
         return {peer: message for peer, (_, message) in bodies.items()}
+
+    def collect_heads(self) -> None:
+        """Wait for each head, and raise unless it is the expected one."""
+        for peer in self._heads:
+            self._head_of(peer)
 
     def drain(self) -> None:
         """Wait until everything has left this rank."""
@@ -201,6 +219,17 @@ class Operation:
             with self._wire.naming(what, peer):
                 self._wire.wait(work)
         self._sends.clear()
+
+    def _head_of(self, peer: int) -> Head:
+        work, encoded = self._heads[peer]
+        expected = self._expected[peer]
+        with self._wire.naming(self._what(expected), peer):
+            self._wire.wait(work)
+            head = Head.decode(encoded)
+            difference = head.difference(expected)
+            if difference is not None:
+                raise ExchangeError(difference)
+        return head
 
     def _send(self, peer: int, head: Head, tensor: Tensor, tag: int) -> None:
         # The tensor is kept: gloo reads it until the work is done.

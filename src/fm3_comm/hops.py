@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from fm3_core import Exchange, ExchangeError, Transfer
+from fm3_core import Cluster, Exchange, ExchangeError, Transfer
 
 
 def hops(exchange: Exchange) -> tuple[Transfer, ...]:
@@ -121,6 +121,27 @@ def hops_by_rank(exchange: Exchange) -> tuple[RankHops, ...]:
         above[hop.destination].setdefault(hop.source, []).append(hop.chunk)
         below[hop.source].setdefault(hop.destination, []).append(hop.chunk)
     return tuple(RankHops(rank, _by_peer(above[rank]), _by_peer(below[rank])) for rank in ranks)
+
+
+def nearest_first(tree: RankHops, cluster: Cluster) -> tuple[int, ...]:
+    """Return the chunks that a rank receives in the order in which it asks for them.
+
+    What others wait for comes first, then what comes from its own node, then from the nearest nodes.
+    """
+    here = cluster.node_of(tree.rank)
+
+    def distance(chunk: int) -> tuple[bool, int, int]:
+        away = abs(cluster.node_of(tree.parent[chunk]) - here)
+        return chunk not in tree.children, away, chunk
+
+    return tuple(sorted(tree.received, key=distance))
+
+
+def arrival_order(exchange: Exchange, rank: int) -> tuple[int, ...]:
+    """Return the chunks that a rank gathers from others, in the order in which it asks for them."""
+    gathered = set(exchange.gathered[rank])
+    tree = hops_by_rank(exchange)[rank]
+    return tuple(chunk for chunk in nearest_first(tree, exchange.cluster) if chunk in gathered)
 
 
 def _by_peer(chunks: Mapping[int, Iterable[int]]) -> dict[int, tuple[int, ...]]:

@@ -16,6 +16,7 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 _OPERATIONS = ("gather", "reduce", "share text", "share bytes", "barrier")
 _DTYPES = (*FLOATS, torch.uint8)
+_DEVICES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,7 @@ class Head:
         key_dim: D of keys.
         value_dim: D of values.
         dtype: of the body.
+        device: where it is, and where it shall arrive; ranks agree on its type.
     """
 
     operation: str
@@ -41,6 +43,7 @@ class Head:
     key_dim: int
     value_dim: int
     dtype: torch.dtype
+    device: torch.device
 
     @property
     def num_elements(self) -> int:
@@ -52,25 +55,32 @@ class Head:
         return replace(self, num_tokens=num_tokens)
 
     def encode(self) -> Tensor:
-        """Return the head as int64 [8]."""
+        """Return the head as int64 [9]."""
         numbers = {
             **vars(self),
             "operation": _OPERATIONS.index(self.operation),
             "dtype": _DTYPES.index(self.dtype),
+            "device": _DEVICES.index(self.device.type),
         }
         return torch.tensor([numbers[field.name] for field in fields(self)], dtype=torch.int64)
 
     @classmethod
     def decode(cls, encoded: Tensor) -> Head:
-        """Return the head that `encode` wrote."""
+        """Return the head that `encode` wrote; of the device its type."""
         numbers = dict(zip((field.name for field in fields(cls)), encoded.tolist(), strict=True))
-        operation, dtype = _OPERATIONS[numbers["operation"]], _DTYPES[numbers["dtype"]]
-        return cls(**{**numbers, "operation": operation, "dtype": dtype})
+        names = {
+            "operation": _OPERATIONS[numbers["operation"]],
+            "dtype": _DTYPES[numbers["dtype"]],
+            "device": torch.device(_DEVICES[numbers["device"]]),
+        }
+        return cls(**{**numbers, **names})
 
     def difference(self, expected: Head) -> str | None:
         """Say what differs first from `expected`, or None; a shared text may have any length."""
         for field in fields(self):
             mine, other = getattr(self, field.name), getattr(expected, field.name)
+            if field.name == "device":
+                mine, other = mine.type, other.type
             any_length = field.name == "num_tokens" and self.operation.startswith("share")
             if mine != other and not any_length:
                 if field.name == "exchange":

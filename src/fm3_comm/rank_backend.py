@@ -145,6 +145,7 @@ def text_head(operation: str, raw: bytes) -> Head:
         key_dim=1,
         value_dim=0,
         dtype=torch.uint8,
+        device=torch.device("cpu"),
         exchange=0,
     )
 
@@ -164,6 +165,7 @@ def pair_head(operation: str, k: Tensor, v: Tensor, dtype: torch.dtype, exchange
         key_dim=k.shape[3],
         value_dim=v.shape[3],
         dtype=dtype,
+        device=k.device,
         exchange=exchange,
     )
 

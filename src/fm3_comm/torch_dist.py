@@ -1,16 +1,18 @@
-"""Ranks of a torch.distributed group over gloo; tensors of a GPU travel through host memory."""
+"""Ranks of a torch.distributed group: gloo for the host, NCCL, where it is, for GPUs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 
 from fm3_comm.backend import ExchangeBackend
+from fm3_comm.device_wire import DeviceWire
 from fm3_comm.gloo_wire import GlooWire, Operation
 from fm3_comm.message import Head, Message
 from fm3_comm.point_to_point import PointToPointBackend
@@ -28,6 +30,12 @@ class TorchDist(PointToPointBackend):
     the caller computes. Handles over one group share its order of operations. `abort`, a peer that ends and a
     peer that is late close the group's connections: it is of no use afterwards.
 
+    Tensors of a GPU travel by NCCL where the group has it for them, as "cpu:gloo,cuda:nccl" has, without
+    waiting for the GPU; else through host memory. With NCCL, call `torch.cuda.set_device` first and make
+    handles on all ranks, and leave the group's own point-to-point calls to the handle. Whether a peer has
+    started the same operation is found by gloo beforehand; a peer that dies after that is noticed by NCCL's
+    watchdog and its timeout.
+
     Args:
         group: a torch.distributed process group; None for the default one.
         timeout_seconds: longest wait for one message; None for the group's own timeout.
@@ -37,10 +45,12 @@ class TorchDist(PointToPointBackend):
     """
 
     def __init__(self, group: Any = None, *, timeout_seconds: float | None = None) -> None:
-        """Join; no message is exchanged."""
-        group = _gloo_group(group)
-        super().__init__(group.rank(), group.size())
-        self._wire = GlooWire(group, timeout_seconds)
+        """Join; without NCCL no message is exchanged."""
+        host_group, device_group = _groups(group)
+        super().__init__(host_group.rank(), host_group.size())
+        self._wire = GlooWire(host_group, timeout_seconds)
+        self._device_wire = None if device_group is None else DeviceWire(device_group)
+        self._on_the_way: set[Future[Any]] = set()
         # Two threads: a message that nobody has taken yet must not keep this rank from taking its own.
         self._taker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"fm3-gloo-{self.rank}")
         self._sender = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"fm3-gloo-send-{self.rank}")
@@ -54,6 +64,7 @@ class TorchDist(PointToPointBackend):
         """Wait until everything that was started has left and arrived; give back threads and the group."""
         if not self._closed:
             super().close()
+            wait(self._on_the_way)
             self._taker.shutdown(wait=True)
             self._sender.shutdown(wait=True)
             self._wire.release()
@@ -61,15 +72,42 @@ class TorchDist(PointToPointBackend):
     def _start(
         self, operation: int, outgoing: Mapping[int, Message], expected: Mapping[int, Head]
     ) -> Callable[[], Mapping[int, Message]]:
+        heads = [*(message.head for message in outgoing.values()), *expected.values()]
+        wire = self._device_wire
+        if wire is not None and any(head.device.type == wire.device_type for head in heads if head.exchange):
+            return self._start_on_device(wire, operation, outgoing, expected)
+        self._wire.turns.skip(operation, self._taker)
         started = self._wire.start(
             operation,
             {peer: Message(message.head, message.body.cpu()) for peer, message in outgoing.items()},
             expected,
         )
-        arrived: Future[dict[int, Message]] = self._taker.submit(started.collect)
+        return self._taken(started, self._taker.submit(started.collect)).result
+
+    def _start_on_device(
+        self,
+        wire: DeviceWire,
+        operation: int,
+        outgoing: Mapping[int, Message],
+        expected: Mapping[int, Head],
+    ) -> Callable[[], Mapping[int, Message]]:
+        """Let heads meet by gloo, then move bodies in the operation's turn."""
+        started = self._wire.start(operation, outgoing, expected, with_bodies=False)
+        move = wire.prepare(outgoing, expected)
+
+        def in_turn() -> Callable[[], dict[int, Message]]:
+            started.collect_heads()
+            return move()
+
+        arrived = self._taken(started, self._wire.turns.run(operation, in_turn, self._taker))
+        self._on_the_way.add(arrived)
+        arrived.add_done_callback(self._on_the_way.discard)
+        return lambda: arrived.result()()
+
+    def _taken(self, started: Operation, arrived: Future[R]) -> Future[R]:
         # After it: of two waits that run into the timeout the one that takes knows more of what is missing.
         arrived.add_done_callback(lambda _: self._sender.submit(_drain, started))
-        return arrived.result
+        return arrived
 
     def _take_numbers(self, count: int) -> int:
         return self._wire.take_numbers(count)
@@ -142,10 +180,11 @@ def _require_gloo() -> None:
         raise UnsupportedError("backend 'torch_dist'", [reason])
 
 
-def _gloo_group(group: Any) -> Any:
+def _groups(group: Any) -> tuple[Any, Any]:
+    """Return the group that moves CPU tensors, and the one that moves those of GPUs or None."""
     _require_gloo()
     if isinstance(group, dist.ProcessGroupGloo):
-        return group
+        return group, None
     if group is not None and not isinstance(group, dist.ProcessGroup):
         raise UnsupportedError(
             "backend 'torch_dist'", [f"group must be a torch.distributed process group, got {group!r}"]
@@ -162,7 +201,8 @@ def _gloo_group(group: Any) -> Any:
             "backend 'torch_dist'",
             [
                 f"it needs gloo for CPU tensors, this group has {config!r}; "
-                "make one with torch.distributed.new_group(backend='gloo')"
+                "make one with torch.distributed.new_group(backend='cpu:gloo,cuda:nccl'), or 'gloo' alone"
             ],
         )
-    return group
+    has_nccl = "cuda:nccl" in config and torch.cuda.is_available()
+    return group, group if has_nccl else None

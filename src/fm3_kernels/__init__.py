@@ -6,7 +6,7 @@ batch and shared by all layers; `flex` converts from and to FlexAttention; `engi
 implementations by name and `why_unsupported` says which of them cannot serve a call.
 """
 
-from fm3_kernels import flex
+from fm3_kernels import flex, hopper
 from fm3_kernels.device_mask import DeviceMask
 from fm3_kernels.engine import Engine
 from fm3_kernels.merge import merge
@@ -25,6 +25,7 @@ __all__ = [
     "attention_forward",
     "engines",
     "flex",
+    "hopper",
     "merge",
     "why_unsupported",
 ]

@@ -5,7 +5,9 @@ Shapes: B mask batch, Hm mask heads, T keys, KB key blocks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,13 +19,15 @@ from fm3_kernels.extrema import BlockExtrema
 
 _VECTORS = ("lts", "lte", "uts", "ute")
 
+Derived = TypeVar("Derived")
+
 
 @dataclass(frozen=True, eq=False)
 class DeviceMask:
     """A column mask on a device: key column k hides the rows [lts, lte) and [uts, ute).
 
     Made once a batch and shared by all layers and by backward. The vectors must not be written to afterwards:
-    block extrema are derived from them once for each block size and kept.
+    what engines derive from them is made once and kept.
 
     Args:
         lts: first hidden row of the lower span, int32 [batch, heads, keys], values in 0..num_rows.
@@ -43,7 +47,7 @@ class DeviceMask:
     uts: Tensor
     ute: Tensor
     num_rows: int = field(kw_only=True)
-    _extrema: dict[int, BlockExtrema] = field(init=False, repr=False, default_factory=dict)
+    _derived: dict[object, Any] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check types, shapes and devices."""
@@ -75,7 +79,7 @@ class DeviceMask:
             torch.empty(0, device=device)
         except (AssertionError, RuntimeError, TypeError, NotImplementedError) as error:
             raise MaskError(f"device {device!r} cannot be used here: {error}") from error
-        lts, lte, uts, ute = (torch.tensor(getattr(mask, name), device=device) for name in _VECTORS)
+        lts, lte, uts, ute = (torch.from_numpy(getattr(mask, name).copy()).to(device) for name in _VECTORS)
         return cls(lts, lte, uts, ute, num_rows=mask.num_rows)
 
     @classmethod
@@ -128,24 +132,53 @@ class DeviceMask:
         return (self.batch, self.heads, self.num_rows, self.num_keys)
 
     @property
+    def vectors(self) -> list[Tensor]:
+        """LTS, LTE, UTS and UTE."""
+        return [self.lts, self.lte, self.uts, self.ute]
+
+    @property
     def device(self) -> torch.device:
         """Where the vectors are."""
         return self.lts.device
 
     def block_extrema(self, block_keys: int) -> BlockExtrema:
         """Return the vectors' extrema over blocks of `block_keys` keys; made at the first call, then kept."""
-        found = self._extrema.get(block_keys)
+        return self.derived(("block_extrema", block_keys), lambda mask: _extrema_of(mask, block_keys))
+
+    def derived(self, key: object, make: Callable[[DeviceMask], Derived]) -> Derived:
+        """Return what `make` derives from this mask, made at the first call with this key, then kept.
+
+        While torch.compile traces, or a CUDA graph is captured, what is made is not kept: its memory would
+        belong to the graph. What was made before is used there.
+
+        Args:
+            key: names what is derived; an engine's own.
+            make: called with this mask; returns anything but None.
+        """
+        found: Derived | None = self._derived.get(key)
         if found is None:
-            found = BlockExtrema.from_vectors(
-                self.lts, self.lte, self.uts, self.ute, num_rows=self.num_rows, block_keys=block_keys
-            )
-            self._extrema[block_keys] = found
+            found = make(self)
+            if may_keep(self.device):
+                self._derived[key] = found
         return found
 
     def to_mask(self) -> ColumnMask:
         """Copy the vectors to the host and return the mask that they mean (waits for the device)."""
         lts, lte, uts, ute = (getattr(self, name).cpu().numpy() for name in _VECTORS)
         return ColumnMask(lts, lte, uts, ute, num_rows=self.num_rows)
+
+
+def may_keep(device: torch.device) -> bool:
+    """Say whether tensors made now on `device` may be kept: no graph will own their memory."""
+    if torch.compiler.is_compiling():
+        return False
+    return device.type != "cuda" or not torch.cuda.is_current_stream_capturing()
+
+
+def _extrema_of(mask: DeviceMask, block_keys: int) -> BlockExtrema:
+    return BlockExtrema.from_vectors(
+        mask.lts, mask.lte, mask.uts, mask.ute, num_rows=mask.num_rows, block_keys=block_keys
+    )
 
 
 def _check_indices(indices: Tensor, causal: bool) -> None:

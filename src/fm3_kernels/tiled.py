@@ -12,7 +12,7 @@ rows of the block), T keys of the run, D head dim, E value head dim.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -72,6 +72,11 @@ class TiledEngine:
         out_dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
         """Return out and the log-sum-exp; see `Engine.forward`."""
+        if torch.compiler.is_compiling():
+            result: tuple[Tensor, Tensor] = traced_forward(
+                q, k, v, mask.vectors, mask.num_rows, self._sizes(), softmax_scale, out_dtype
+            )
+            return result
         dtype = accumulation_dtype(q.dtype)
         out = q.new_empty((*q.shape[:3], v.shape[3]), dtype=out_dtype)
         lse = q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=dtype)
@@ -115,6 +120,12 @@ class TiledEngine:
         kv_grad_dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return dq, dk and dv; see `Engine.backward`. dS = P * (dP - (rowsum(dO * O) - dLSE))."""
+        if torch.compiler.is_compiling():
+            gradients: tuple[Tensor, Tensor, Tensor] = traced_backward(
+                dout, q, k, v, out, lse, dlse, mask.vectors, mask.num_rows, self._sizes(), softmax_scale,
+                kv_grad_dtype,
+            )  # fmt: skip
+            return gradients
         dtype = accumulation_dtype(q.dtype)
         dq = torch.empty_like(q, memory_format=torch.contiguous_format)
         dk = torch.zeros_like(k, dtype=dtype, memory_format=torch.contiguous_format)
@@ -145,6 +156,9 @@ class TiledEngine:
                 add_keys(dk, share, keys, torch.bmm(ds_NMT.mT, q_NMD), scale=softmax_scale)
             store_rows(dq, share, rows, dq_NMD.mul_(softmax_scale))
         return dq, dk.to(kv_grad_dtype), dv.to(kv_grad_dtype)
+
+    def _sizes(self) -> list[int]:
+        return [self.block_rows, self.block_keys, self.run_keys, self.tile_elements]
 
     def _work(self, q: Tensor, k: Tensor, mask: DeviceMask) -> Iterator[tuple[Share, slice, Iterator[Run]]]:
         """Yield (share, rows, runs) that cover every query head's rows once."""
@@ -191,3 +205,89 @@ class _Scratch:
 def _scores(q_NMD: Tensor, k_NTD: Tensor, softmax_scale: float, scratch: _Scratch) -> Tensor:
     """Return the scaled scores [N, M, T]."""
     return scratch.product(q_NMD * softmax_scale, k_NTD.mT)
+
+
+# torch.compile cannot trace loops that depend on a mask's values: it sees these two operations instead.
+
+
+@torch.library.custom_op("fm3::tiled_forward", mutates_args=())
+def traced_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    vectors: Sequence[Tensor],
+    num_rows: int,
+    sizes: Sequence[int],
+    softmax_scale: float,
+    out_dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """Run `TiledEngine.forward` with the engine's four sizes under a mask of the four vectors."""
+    engine, mask = _rebuilt(sizes, vectors, num_rows)
+    return engine.forward(q, k, v, mask, softmax_scale=softmax_scale, out_dtype=out_dtype)
+
+
+@traced_forward.register_fake
+def _fake_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    vectors: Sequence[Tensor],
+    num_rows: int,
+    sizes: Sequence[int],
+    softmax_scale: float,
+    out_dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    out = q.new_empty((*q.shape[:3], v.shape[3]), dtype=out_dtype)
+    return out, q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=accumulation_dtype(q.dtype))
+
+
+@torch.library.custom_op("fm3::tiled_backward", mutates_args=())
+def traced_backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    dlse: Tensor | None,
+    vectors: Sequence[Tensor],
+    num_rows: int,
+    sizes: Sequence[int],
+    softmax_scale: float,
+    kv_grad_dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Run `TiledEngine.backward`, as `traced_forward` runs forward."""
+    engine, mask = _rebuilt(sizes, vectors, num_rows)
+    return engine.backward(
+        dout, q, k, v, out, lse, mask,
+        dlse=dlse, softmax_scale=softmax_scale, deterministic=True, kv_grad_dtype=kv_grad_dtype,
+    )  # fmt: skip
+
+
+@traced_backward.register_fake
+def _fake_backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    dlse: Tensor | None,
+    vectors: Sequence[Tensor],
+    num_rows: int,
+    sizes: Sequence[int],
+    softmax_scale: float,
+    kv_grad_dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:
+    dk, dv = (x.new_empty(x.shape, dtype=kv_grad_dtype) for x in (k, v))
+    return q.new_empty(q.shape), dk, dv
+
+
+def _rebuilt(
+    sizes: Sequence[int], vectors: Sequence[Tensor], num_rows: int
+) -> tuple[TiledEngine, DeviceMask]:
+    block_rows, block_keys, run_keys, tile_elements = sizes
+    engine = TiledEngine(
+        block_rows=block_rows, block_keys=block_keys, run_keys=run_keys, tile_elements=tile_elements
+    )
+    return engine, DeviceMask(*vectors, num_rows=num_rows)

@@ -195,24 +195,24 @@ def fit_cost_weights(cells: Iterable[TimedCell], *, source: str) -> Calibration:
     """Fit cost weights to measured times: least squares of the relative error, no weight below 0.
 
     Args:
-        cells: measured calls; all with blocks of one size, forward ones among them.
+        cells: measured calls, forward ones among them; blocks of a direction have one size.
         source: what was measured and where; becomes part of the weights' provenance.
 
     Raises:
         PlanError: there are no forward cells, fewer cells of a direction than weights to fit, or blocks of
-            several sizes.
+            several sizes in a direction.
     """
     measured = list(cells)
-    sizes = sorted({(cell.block_rows, cell.block_keys) for cell in measured})
-    if len(sizes) > 1:
-        raise PlanError(
-            f"cells must have blocks of one size, got {' and '.join(f'{r}x{k}' for r, k in sizes)}"
-        )
     by_direction = {
         direction: [cell for cell in measured if cell.direction == direction] for direction in DIRECTIONS
     }
     if not by_direction["forward"]:
         raise PlanError("cells must have forward times, got none")
+    block_rows, block_keys = _block_size("forward", by_direction["forward"])
+    backward_size: tuple[int | None, int | None] = (None, None)
+    if by_direction["backward"]:
+        found = _block_size("backward", by_direction["backward"])
+        backward_size = (None, None) if found == (block_rows, block_keys) else found
     forward = _fit("forward", by_direction["forward"])
     backward = _fit("backward", by_direction["backward"]) if by_direction["backward"] else None
     fits = [fit for fit in (forward, backward) if fit is not None]
@@ -236,11 +236,22 @@ def fit_cost_weights(cells: Iterable[TimedCell], *, source: str) -> Calibration:
         partial_backward=units(backward, "partial_seconds"),
         row_block_forward=units(forward, "row_block_seconds"),
         row_block_backward=units(backward, "row_block_seconds"),
-        block_rows=sizes[0][0],
-        block_keys=sizes[0][1],
+        block_rows=block_rows,
+        block_keys=block_keys,
+        backward_block_rows=backward_size[0],
+        backward_block_keys=backward_size[1],
         provenance=f"fitted to {source}; error {errors}",
     )
     return Calibration(cost=cost, seconds_per_unit=unit, forward=forward, backward=backward)
+
+
+def _block_size(direction: str, cells: Sequence[TimedCell]) -> tuple[int, int]:
+    """Return the rows and keys that the blocks of all cells of a direction have, or raise."""
+    sizes = sorted({(cell.block_rows, cell.block_keys) for cell in cells})
+    if len(sizes) > 1:
+        found = " and ".join(f"{rows}x{keys}" for rows, keys in sizes)
+        raise PlanError(f"{direction} cells must have blocks of one size, got {found}")
+    return sizes[0]
 
 
 def _fit(direction: str, cells: Sequence[TimedCell]) -> DirectionFit:

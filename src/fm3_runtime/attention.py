@@ -11,6 +11,8 @@ from torch.autograd.function import once_differentiable
 import fm3_kernels
 from fm3_core import ColumnMask, UnsupportedError
 from fm3_kernels import DeviceMask, Engine
+from fm3_runtime import overlap
+from fm3_runtime.overlap import Asked
 from fm3_runtime.step import Step
 
 
@@ -97,18 +99,10 @@ class _StepAttention(torch.autograd.Function):
         deterministic: bool,
         engine: str | Engine,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        all_k, all_v = step.backend.start_gather(step.exchange, k, v).wait()
-        mask = step.device_mask(q.device)
-        out, lse = fm3_kernels.attention_forward(
-            q, all_k, all_v, mask, softmax_scale=softmax_scale, engine=engine
-        )
+        asked = Asked(softmax_scale=softmax_scale, deterministic=deterministic, engine=engine)
+        out, lse = overlap.forward(step, q, k, v, asked)
         ctx.save_for_backward(q, k, v, out, lse)
-        ctx.step, ctx.softmax_scale, ctx.deterministic, ctx.engine = (
-            step,
-            softmax_scale,
-            deterministic,
-            engine,
-        )
+        ctx.step, ctx.asked = step, asked
         ctx.set_materialize_grads(False)
         return out, lse
 
@@ -118,16 +112,8 @@ class _StepAttention(torch.autograd.Function):
         ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
         q, k, v, out, lse = ctx.saved_tensors
-        step: Step = ctx.step
-        all_k, all_v = step.backend.start_gather(step.exchange, k, v).wait()
-        dq, all_dk, all_dv = fm3_kernels.attention_backward(
-            torch.zeros_like(out) if dout is None else dout,
-            q, all_k, all_v, out, lse, step.device_mask(q.device),
-            dlse=dlse, softmax_scale=ctx.softmax_scale, deterministic=ctx.deterministic, engine=ctx.engine,
-            kv_grad_dtype=torch.promote_types(q.dtype, torch.float32),
-        )  # fmt: skip
-        reduced = step.backend.start_reduce(step.exchange, all_dk, all_dv, wire_dtype=step.wire_dtype)
-        dk, dv = reduced.wait()
+        dout = torch.zeros_like(out) if dout is None else dout
+        dq, dk, dv = overlap.backward(ctx.step, dout, q, k, v, out, lse, dlse, ctx.asked)
         return dq, dk.to(k.dtype), dv.to(v.dtype), None, None, None, None
 
 

@@ -58,6 +58,8 @@ class ContextParallel:
         ranks_per_node: ranks of a node, None for all.
         route: "flat", chunks go from their owners directly, or "hierarchical", once to each other node and on
             from there; a name in `fm3_comm.routes`.
+        overlap: whether attention works on keys that are here while others are on their way, and gradients
+            leave while others are still computed. With `deterministic` the results are the same bits.
         cost: what a kernel block costs, of a calibration say; None for the assumptions of `CostWeights`.
         speeds: of compute and links, for the choice of chunk sizes; None where they are not known.
 
@@ -76,6 +78,7 @@ class ContextParallel:
         *,
         ranks_per_node: int | None = None,
         route: str = "flat",
+        overlap: bool = True,
         cost: CostWeights | None = None,
         speeds: StepSpeeds | None = None,
     ) -> None:
@@ -100,6 +103,7 @@ class ContextParallel:
         self.planner = planner
         self.chunk_size = chunk_size
         self.route = route
+        self.overlap = overlap
         self.wire_dtype = GRADIENT_WIRES[gradient_wire]
         self.backend = connect(group, backend=backend) if isinstance(backend, str) else backend
         self.cost = CostWeights() if cost is None else cost
@@ -153,6 +157,7 @@ class ContextParallel:
             exchange=exchange,
             backend=self.backend,
             wire_dtype=self.wire_dtype,
+            overlap=self.overlap,
         )
 
     def problem(self, mask: ColumnMask, chunk_size: int | None = None) -> PlanProblem:

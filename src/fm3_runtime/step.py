@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from fm3_comm import ExchangeBackend, make_exchange
+from fm3_comm import DEFAULT_SEGMENTS, ExchangeBackend, arrival_order, cut_segments, make_exchange
 from fm3_core import ColumnMask, Exchange, Partition, PartitionError, localize
 from fm3_core.check import require_int
 from fm3_kernels import DeviceMask
 from fm3_planner import PlanResult
 from fm3_runtime.token_gather import gather_tokens
+
+Chunks: TypeAlias = tuple[int, ...]
+"""A part: some chunks of the gathered keys."""
+
+ARRIVING_PARTS = 4
+"""Parts in which the forward pass takes keys of other ranks."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -28,6 +37,7 @@ class Step:
         exchange: what a gather of keys and values moves.
         backend: this rank's handle.
         wire_dtype: what partial gradients travel as, None as they were accumulated.
+        overlap: whether attention starts on keys that are here while others are on their way.
     """
 
     mask: ColumnMask
@@ -35,6 +45,7 @@ class Step:
     exchange: Exchange
     backend: ExchangeBackend
     wire_dtype: torch.dtype | None = None
+    overlap: bool = True
 
     def __repr__(self) -> str:
         """Say the rank, its share and the plan, not every figure."""
@@ -88,6 +99,62 @@ class Step:
             )
         return self._device_masks[device, own]
 
+    @cached_property
+    def own_chunks(self) -> Chunks:
+        """Gathered chunks that this rank owns, ascending."""
+        local = set(self.partition.chunks_of(self.rank))
+        return tuple(chunk for chunk in self.exchange.gathered[self.rank] if chunk in local)
+
+    @cached_property
+    def arriving_parts(self) -> tuple[Chunks, ...]:
+        """Gathered chunks of other ranks, in parts of about equal size, those first that arrive first."""
+        chunks = arrival_order(self.exchange, self.rank)
+        lengths = [self.partition.chunk_length(chunk) for chunk in chunks]
+        return tuple(tuple(part) for part in cut_segments(chunks, lengths, ARRIVING_PARTS) if part)
+
+    @cached_property
+    def backward_parts(self) -> tuple[Chunks, ...]:
+        """Gathered chunks by segment of the backward pass, ascending; a segment may be empty."""
+        chunks = self.exchange.gathered[self.rank]
+        lengths = [self.partition.chunk_length(chunk) for chunk in chunks]
+        count = getattr(self.backend, "backward_segments", DEFAULT_SEGMENTS)
+        return tuple(tuple(part) for part in cut_segments(chunks, lengths, count))
+
+    def part_mask(self, chunks: Chunks, device: torch.device) -> DeviceMask:
+        """Return the mask of this rank's rows over the keys of some chunks, on `device`; kept."""
+        if (chunks, device) not in self._part_masks:
+            columns = self._rows.take_keys(self._tokens_of(chunks))
+            self._part_masks[chunks, device] = DeviceMask.from_mask(columns, device)
+        return self._part_masks[chunks, device]
+
+    def slot_mask(self, tokens: NDArray[np.int64], device: torch.device) -> DeviceMask:
+        """Return the mask of this rank's rows over keys in another order, on `device`; kept.
+
+        Args:
+            tokens: int64 [slots, chunk size], the global token of each key, -1 for none: every row hides it.
+            device: where it is wanted.
+        """
+        key = (tokens.tobytes(), device)
+        if key not in self._slot_masks:
+            order = tokens.reshape(-1)
+            columns = self._rows.take_keys(np.maximum(order, 0))
+            lts, lte, uts, ute = (vector.copy() for vector in columns.vectors)
+            lts[..., order < 0], lte[..., order < 0] = 0, columns.num_rows
+            uts[..., order < 0], ute[..., order < 0] = 0, 0
+            hidden = ColumnMask(lts, lte, uts, ute, num_rows=columns.num_rows)
+            self._slot_masks[key] = DeviceMask.from_mask(hidden, device)
+        return self._slot_masks[key]
+
+    def gathered_places(self, chunks: Chunks, device: torch.device) -> torch.Tensor:
+        """Return where the keys of some chunks are among the gathered ones, int64 [their tokens]."""
+        places = np.searchsorted(self.exchange.key_index(self.rank), self._tokens_of(chunks))
+        return torch.from_numpy(places).to(device)
+
+    def own_places(self, device: torch.device) -> torch.Tensor:
+        """Return where the keys of `own_chunks` are among this rank's tokens, int64."""
+        mine = self.partition.token_index(self.rank)
+        return torch.from_numpy(np.searchsorted(mine, self._tokens_of(self.own_chunks))).to(device)
+
     def scatter(self, x: torch.Tensor, dim: int = 1) -> torch.Tensor:
         """Return this rank's tokens of an `x` that every rank holds.
 
@@ -121,6 +188,20 @@ class Step:
     @cached_property
     def _rows(self) -> ColumnMask:
         return localize(self.mask, self.partition.offsets(self.rank), self.partition.lengths(self.rank))
+
+    @cached_property
+    def _slot_masks(self) -> dict[tuple[bytes, torch.device], DeviceMask]:
+        return {}
+
+    @cached_property
+    def _part_masks(self) -> dict[tuple[Chunks, torch.device], DeviceMask]:
+        return {}
+
+    def _tokens_of(self, chunks: Chunks) -> NDArray[np.int64]:
+        """Return the global tokens of chunks, in the order given."""
+        starts = ((self.partition.chunk_start(chunk), self.partition.chunk_length(chunk)) for chunk in chunks)
+        ranges = [np.arange(start, start + length) for start, length in starts]
+        return np.concatenate([np.empty(0, dtype=np.int64), *ranges])
 
     @cached_property
     def _device_masks(self) -> dict[tuple[torch.device, bool], DeviceMask]:

@@ -22,6 +22,7 @@ HEADS = st.builds(
     key_dim=_SIZES,
     value_dim=_SIZES,
     dtype=st.sampled_from([torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.uint8]),
+    device=st.sampled_from([torch.device("cpu"), torch.device("cuda")]),
 )
 HEAD = Head(
     operation="gather",
@@ -32,6 +33,7 @@ HEAD = Head(
     key_dim=2,
     value_dim=3,
     dtype=torch.float32,
+    device=torch.device("cpu"),
 )
 
 
@@ -49,6 +51,7 @@ def test_a_head_is_what_its_encoding_decodes_to(head):
         ({"exchange": 8, "batch": 9}, "it uses another exchange: the ranks hold different masks or plans"),
         ({"heads": 9}, "its heads is 1, expected 9"),
         ({"num_tokens": 9}, "its num_tokens is 3, expected 9"),
+        ({"device": torch.device("cuda", 1)}, "its device is cpu, expected cuda"),
         ({"dtype": torch.bfloat16}, "its dtype is torch.float32, expected torch.bfloat16"),
     ],
 )

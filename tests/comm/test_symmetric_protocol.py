@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from protocol_runs import by_loopback, differences, simulated
 
-from fm3_comm import make_exchange
+from fm3_comm import bytes_by_pair, gather_bytes, make_exchange, reduce_bytes
 from fm3_comm.symmetric import (
     InProcessWorld,
     SymmetricBackend,
@@ -182,7 +184,7 @@ def test_adding_partials_before_their_contributors_have_come_is_caught(layers, m
     assert _caught(layers, "rr") == len(SEEDS)
 
 
-def test_segments_that_leave_before_they_are_done_are_caught(make_case):
+def test_segments_that_leave_before_they_are_done_are_caught(make_case, monkeypatch):
     case = make_case(3, 24, 2, density=1.0)
 
     def never_done(handle):
@@ -190,8 +192,11 @@ def test_segments_that_leave_before_they_are_done_are_caught(make_case):
 
     with pytest.raises(ExchangeError, match="deadlock: rank 0 waits for segment 0 of the backward pass"):
         simulate(3, never_done, seed=0)
+    until = site.Site.until
+    monkeypatch.setattr(site.Site, "until", lambda self, word, value, peer, what: until(
+        self, word, 0 if "segment" in what else value, peer, what))  # fmt: skip
     with pytest.raises(KeyError):
-        simulate(3, never_done, seed=0, change=_without(_waits_for("segment")))
+        simulate(3, never_done, seed=0)
 
 
 def test_reading_a_chunk_before_its_flag_is_caught(layers, monkeypatch):
@@ -282,6 +287,56 @@ def test_ready_flags_are_set_chunk_by_chunk_and_a_slow_chunk_blocks_no_other(mak
 def test_segments_change_no_bit_of_a_reduction(make_case, segments):
     case = make_case(4, 30, 3, density=0.8, ranks_per_node=2, route="hierarchical")
     assert differences(simulated([case], "r", 1, segments), by_loopback([case], "r")) == []
+
+
+@pytest.mark.parametrize("order", [(2, 0, 1), (1, 2, 0)])
+def test_segments_leave_in_whatever_order_they_get_done(make_case, order):
+    case = make_case(3, 24, 2, density=1.0)
+    world = InProcessWorld(3, 1)
+    recorders = [Recorder() for _ in range(3)]
+    handles = [
+        SymmetricBackend(memory, timeout_seconds=0, engine=lambda _, r=recorder: r)
+        for memory, recorder in zip(world.memories(), recorders, strict=True)
+    ]
+    opened = [
+        handle.open_reduce(case.exchange, *case.partials(handle.rank), segments=3) for handle in handles
+    ]
+
+    def computing(rank, program):
+        """Finish a segment at each of the first turns; the last rank, all before anything else."""
+        left = list(order)
+        for event in program:
+            for segment in left[: 3 if rank == 2 else 1]:
+                opened[rank].work_done(segment)
+                left.remove(segment)
+            yield event
+
+    interleave(world, [computing(rank, recorder.program()) for rank, recorder in enumerate(recorders)])
+    for rank, reduction in enumerate(opened):
+        for total, right in zip(reduction.wait(), case.sums(rank), strict=True):
+            assert torch.equal(total, right)
+
+
+@pytest.mark.parametrize("route", ["flat", "hierarchical"])
+def test_bytes_read_and_written_remotely_are_the_predicted_ones(make_case, monkeypatch, route):
+    case = make_case(6, 40, 3, density=0.6, ranks_per_node=3, route=route)
+    token_bytes = case.k.shape[0] * case.k.shape[2] * (case.k.shape[3] + case.v.shape[3]) * 4
+    read, written = Counter(), Counter()
+    get, put = site.Site.get, site.Site.put
+
+    def counted_get(self, into, start, pe):
+        read[pe, self.rank] += len(into)
+        return get(self, into, start, pe)
+
+    def counted_put(self, data, start, *, word, epoch, pe):
+        written[self.rank, pe] += len(data)
+        return put(self, data, start, word=word, epoch=epoch, pe=pe)
+
+    monkeypatch.setattr(site.Site, "get", counted_get)
+    monkeypatch.setattr(site.Site, "put", counted_put)
+    assert differences(simulated([case], "gr", 0), by_loopback([case], "gr")) == []
+    assert read == bytes_by_pair(gather_bytes(case.exchange, token_bytes))
+    assert written == bytes_by_pair(reduce_bytes(case.exchange, token_bytes))
 
 
 @pytest.mark.parametrize("segments", [0, -1, 1.5, True])

@@ -130,3 +130,15 @@ def test_a_group_without_gloo_is_refused_with_the_way_out(default_group, monkeyp
         UnsupportedError, match=r"needs gloo for CPU tensors, this group has 'cuda:nccl'; make one"
     ):
         TorchDist(default_group)
+
+
+@pytest.mark.parametrize(
+    ("config", "has_gpus", "by_nccl"),
+    [("cpu:gloo,cuda:nccl", True, True), ("cpu:gloo,cuda:nccl", False, False), ("cpu:gloo", True, False)],
+)
+def test_gpus_talk_by_nccl_where_the_group_has_it(default_group, monkeypatch, config, has_gpus, by_nccl):
+    monkeypatch.setattr(dist, "get_backend_config", lambda group: config)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpus)
+    host, device = torch_dist._groups(default_group)
+    assert host is default_group
+    assert device is (default_group if by_nccl else None)

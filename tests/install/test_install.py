@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ ROOT = Path(__file__).parents[2]
 LEFT_OUT = shutil.ignore_patterns(".*", "benchmarks", "build", "docs", "tests", "__pycache__")
 PACKAGES = {"fm3_core", "fm3_planner", "fm3_comm", "fm3_kernels", "fm3_runtime"}
 NO_CUDA = "cmake.define.FM3_CUDA=OFF"
+
+HAS_NVSHMEM = find_spec("nvidia") is not None and find_spec("nvidia.nvshmem") is not None
+OVER_NVSHMEM = ["fm3_comm/_C"] if HAS_NVSHMEM else []
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc here")
 
@@ -76,6 +80,14 @@ def configure(
     return subprocess.run(["env", tools, *place, *command], capture_output=True, text=True, check=False)
 
 
+def configure_for_cuda(build: Path, *definitions: str) -> subprocess.CompletedProcess[str]:
+    """Run CMake's configuration with this Python and its pybind11, as an install would."""
+    import pybind11
+
+    here = (f"-Dpybind11_DIR={pybind11.get_cmake_dir()}", f"-DPython_EXECUTABLE={sys.executable}")
+    return configure(build, *here, *definitions, cudacxx=Path(str(shutil.which("nvcc"))))
+
+
 @pytest.fixture(scope="module")
 def without_cuda(tmp_path_factory: pytest.TempPathFactory) -> Install:
     folder = tmp_path_factory.mktemp("without_cuda")
@@ -103,6 +115,7 @@ def test_an_install_with_nvcc_has_the_extension_and_it_imports_without_a_gpu(tmp
     code, found = install(ROOT, tmp_path / "target")
     assert code == 0, found.log
     assert [path.split(".")[0] for path in found.extensions] == [
+        *OVER_NVSHMEM,
         "fm3_comm/_shm",
         "fm3_kernels/_C",
         "fm3_planner/_C",
@@ -173,3 +186,18 @@ def test_cuda_on_demand_fails_without_nvcc(tmp_path: Path, old_nvcc: Path):
     result = configure(tmp_path / "build", "-DFM3_CUDA=ON", cudacxx=old_nvcc)
     assert result.returncode != 0
     assert "FM3_CUDA=ON, but nvcc 12.4.131" in result.stderr
+
+
+@needs_nvcc
+def test_where_there_is_no_nvshmem_its_extension_is_left_out_with_the_way_to_get_it(tmp_path: Path):
+    result = configure_for_cuda(tmp_path / "build", f"-DFM3_NVSHMEM={tmp_path}")
+    assert result.returncode == 0, result.stderr
+    assert f"fm3_comm._C is left out: {tmp_path} has no include/nvshmem.h" in " ".join(result.stdout.split())
+
+
+@pytest.mark.skipif(not HAS_NVSHMEM, reason="the package nvidia-nvshmem-cu13 is not here")
+@needs_nvcc
+def test_where_nvshmem_is_its_extension_is_built_with_it(tmp_path: Path):
+    result = configure_for_cuda(tmp_path / "build")
+    assert result.returncode == 0, result.stderr
+    assert "building fm3_comm._C with NVSHMEM" in result.stdout

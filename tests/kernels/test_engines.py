@@ -41,16 +41,25 @@ def test_every_able_engine_keeps_the_contract(name: str, mask: str) -> None:
     assert_all_near(random_inputs(MASKS[mask], batch=2, query_heads=4, kv_heads=2, value_dim=8), name)
 
 
-def test_hopper_says_why_it_is_not_there() -> None:
+def test_hopper_says_every_reason_against_a_call() -> None:
     reasons = why_unsupported(X.q, X.k, X.v, X.mask, engine="hopper")
-    assert len(reasons) == 3
-    assert "no Hopper attention kernel" in reasons[0]
-    assert "cpu" in reasons[1]
-    assert "torch.float32" in reasons[2]
+    assert [reason for reason in reasons if "was not built here" not in reason] == [
+        "engine 'hopper': the tensors are on cpu, it needs a CUDA device of compute capability 9.0",
+        "engine 'hopper': the tensors are torch.float32, it takes torch.float16 and torch.bfloat16",
+        "engine 'hopper': the head dim is 16, it takes 64 and 128",
+    ]
     for operation in (attention, attention_forward):
         with pytest.raises(UnsupportedError) as error:
             operation(X.q, X.k, X.v, X.mask, engine="hopper")
         assert list(error.value.reasons) == reasons
+
+
+def test_hopper_says_that_its_extension_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fm3_kernels.hopper.load_extension", lambda: None)
+    reasons = why_unsupported(X.q, X.k, X.v, X.mask, engine="hopper")
+    assert reasons[0].startswith(
+        "engine 'hopper': fm3_kernels._C was not built here: the install found no nvcc"
+    )
 
 
 def test_auto_is_the_tiled_engine_here() -> None:

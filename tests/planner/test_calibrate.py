@@ -129,7 +129,14 @@ def test_a_timed_cell_is_checked(changes, message):
     [
         (_cells("backward"), "cells must have forward times, got none"),
         (_cells(num_cells=3), "4 weights need at least 4 forward cells, got 3"),
-        ([*_cells(), *_cells(block_keys=128)], "blocks of one size, got 128x64 and 128x128"),
+        (
+            [*_cells(), *_cells(block_keys=128)],
+            "forward cells must have blocks of one size, got 128x64 and 128x128",
+        ),
+        (
+            [*_cells(), *_cells("backward"), *_cells("backward", block_rows=64)],
+            "backward cells must have blocks of one size, got 64x64 and 128x64",
+        ),
         (_cells(full_blocks=0, partial_blocks=0), "the times do not grow with the blocks visited"),
     ],
 )
@@ -210,3 +217,13 @@ def test_a_unit_is_a_whole_number_of_femtoseconds():
     fit = fit_cost_weights(_cells(), source="a test")
     assert fit.unit_femtoseconds == round(PARTIAL / 10_000 * 1e15) == 3000
     assert StepSpeeds(unit_femtoseconds=fit.unit_femtoseconds).unit_femtoseconds == 3000
+
+
+def test_backward_may_have_blocks_of_another_size():
+    fit = fit_cost_weights([*_cells(), *_cells("backward", times=2.0, block_rows=64)], source="a test")
+    alike = fit_cost_weights([*_cells(), *_cells("backward", times=2.0)], source="a test")
+    assert (fit.cost.block_rows, fit.cost.block_keys) == (128, 64)
+    assert (fit.cost.backward_block_rows, fit.cost.backward_block_keys) == (64, 64)
+    assert (alike.cost.backward_block_rows, alike.cost.backward_block_keys) == (None, None)
+    assert fit.cost.full_backward == alike.cost.full_backward
+    assert calibration_from_json(calibration_to_json(fit)) == fit

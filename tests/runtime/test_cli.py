@@ -113,6 +113,8 @@ def test_doctor_says_what_runs_and_why_the_rest_does_not(fm3, fm3_json):
     assert found["engines"]["tiled"] == []
     assert all(isinstance(reason, str) for reason in found["engines"]["hopper"])
     assert found["backends"]["loopback"] == []
+    assert found["memories"]["in_process"] == []
+    assert set(found["memories"]) <= set(found["backends"])
     assert "hopper" in fm3("doctor").stdout
 
 

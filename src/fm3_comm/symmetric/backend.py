@@ -18,11 +18,12 @@ from fm3_comm.hops import RankHops, hops_by_rank
 from fm3_comm.layout import exchange_digest, require_complete
 from fm3_comm.message import Head, pack, split
 from fm3_comm.rank_backend import RankBackend, empty_pair, pair_head
+from fm3_comm.segments import DEFAULT_SEGMENTS, cut_segments
 from fm3_comm.symmetric.engine import Engine, Runner
 from fm3_comm.symmetric.footprint import Slots, aligned
 from fm3_comm.symmetric.gather import GatherWork, gather
 from fm3_comm.symmetric.memory import SymmetricMemory
-from fm3_comm.symmetric.pending import GatherPending, SegmentedReduce, cut_segments
+from fm3_comm.symmetric.pending import GatherPending, SegmentedReduce
 from fm3_comm.symmetric.reduce import ReduceWork, reduce
 from fm3_comm.symmetric.share import share
 from fm3_comm.symmetric.site import Site
@@ -42,7 +43,7 @@ class SymmetricOptions:
         backward_segments: parts in which a reduction's gathered keys may be finished and leave.
     """
 
-    backward_segments: int = 4
+    backward_segments: int = DEFAULT_SEGMENTS
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -92,6 +93,11 @@ class SymmetricBackend(RankBackend):
         self._places: list[_Place] = []
         self._lock = threading.Lock()
 
+    @property
+    def backward_segments(self) -> int:
+        """Parts of a reduction, unless `open_reduce` is told otherwise."""
+        return self._options.backward_segments
+
     def start_gather(self, exchange: Exchange, k: Tensor, v: Tensor) -> GatherPending:
         """Start a pruned all-gather; see `ExchangeBackend.start_gather`.
 
@@ -116,13 +122,14 @@ class SymmetricBackend(RankBackend):
             bodies={chunk: body.view(torch.uint8) for chunk, body in bodies.items()},
             cluster=exchange.cluster,
             started=pending.attach,
+            arrived=pending.arrive,
             count=self._count,
         )
         future = self._engine.start("gather", partial(gather, self._site, work))
 
-        def assemble(received: Mapping[int, Tensor]) -> Pair:
-            result = empty_pair(head, sum(place.lengths[c] for c in place.gathered), torch.device("cpu"))
-            for chunk, start in place.gathered.items():
+        def assemble(received: Mapping[int, Tensor], chunks: Sequence[int]) -> Pair:
+            result = empty_pair(head, sum(place.lengths[c] for c in chunks), torch.device("cpu"))
+            for chunk, start in _starts(chunks, place.lengths).items():
                 body = bodies[chunk] if chunk in bodies else received[chunk].view(head.dtype)
                 _copy(result, body, head, start, place.lengths[chunk])
             return result[0].to(k.device), result[1].to(k.device)

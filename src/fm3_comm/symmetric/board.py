@@ -15,7 +15,7 @@ from fm3_comm.symmetric.memory import WORD_BYTES, SignalOp, SymmetricMemory
 from fm3_comm.symmetric.program import AnyOf, Program, Until
 from fm3_core import ExchangeError
 
-HEAD_NUMBERS = 9
+HEAD_NUMBERS = 10
 NOTICE_BYTES = 1024
 TEXT_BYTES = 1 << 16
 
@@ -137,6 +137,6 @@ class Board:
         for peer in range(self._ranks):
             if self.state_of(peer) == STOPPED:
                 start = self._notices + peer * NOTICE_BYTES
-                raw = self.buffer.local[start : start + NOTICE_BYTES].numpy().tobytes()
+                raw = self.buffer.local[start : start + NOTICE_BYTES].cpu().numpy().tobytes()
                 return raw.rstrip(b"\0").decode(errors="replace")
         return None

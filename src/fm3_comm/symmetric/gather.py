@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fm3_comm.hops import nearest_first
 from fm3_comm.message import Head
 from fm3_comm.symmetric.footprint import Slots, needed
 from fm3_comm.symmetric.program import QUIET, AnyOf, Program
@@ -25,6 +26,7 @@ class GatherWork:
         bodies: bytes of each own chunk that somebody needs, uint8.
         cluster: which ranks are near.
         started: called with the epoch that `ready` flags will have.
+        arrived: called for each received chunk with a copy of its bytes.
         count: called for each hop that leaves this rank, with its bytes.
     """
 
@@ -34,6 +36,7 @@ class GatherWork:
     bodies: Mapping[int, Tensor]
     cluster: Cluster
     started: Callable[[int], None]
+    arrived: Callable[[int, Tensor], None]
     count: Callable[[Transfer, int], None]
 
 
@@ -59,12 +62,8 @@ def gather(site: Site, work: GatherWork) -> Program[dict[int, Tensor]]:
     for chunk in me.sent:
         open_chunk(chunk)
 
-    def distance(chunk: int) -> tuple[bool, int, int]:
-        """What others wait for first, then the nearest."""
-        away = abs(work.cluster.node_of(me.parent[chunk]) - work.cluster.node_of(site.rank))
-        return chunk not in me.children, away, chunk
-
-    left = sorted(me.received, key=distance)
+    left = list(nearest_first(me, work.cluster))
+    received: dict[int, Tensor] = {}
     open_chunks = {parent: len(chunks) for parent, chunks in me.above.items()}
     met: set[int] = set()
     while left:
@@ -92,12 +91,11 @@ def gather(site: Site, work: GatherWork) -> Program[dict[int, Tensor]]:
         for chunk in now:
             site.flag(room.ready(me.received_index[chunk]), epoch, site.rank)
             open_chunk(chunk)
+            received[chunk] = site.slot(slots.key(site.rank, chunk), work.chunk_bytes[chunk]).clone()
+            work.arrived(chunk, received[chunk])
             open_chunks[me.parent[chunk]] -= 1
             if not open_chunks[me.parent[chunk]]:
                 board.close_to(me.parent[chunk], epoch)
         left = [chunk for chunk in left if chunk not in now]
     yield QUIET
-    return {
-        chunk: site.slot(slots.key(site.rank, chunk), work.chunk_bytes[chunk]).clone()
-        for chunk in me.received
-    }
+    return received

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fm3_comm import loopback
 from fm3_comm.backend import ExchangeBackend
 from fm3_comm.rank_threads import describe, run_rank_threads
 from fm3_comm.symmetric.memory import (
@@ -280,6 +281,12 @@ class InProcessKind:
         """Run P ranks as threads."""
         memories = InProcessWorld(num_ranks).memories()
         return run_rank_threads(num_ranks, lambda rank: fn(memories[rank]), _note)
+
+    def run_ranks(
+        self, num_ranks: int, body: Callable[[ExchangeBackend], R], *, timeout_seconds: float
+    ) -> list[R]:
+        """Run P ranks as threads."""
+        return loopback.run(num_ranks, body, timeout_seconds=timeout_seconds)
 
     def why_unavailable(self) -> str | None:
         """It runs everywhere."""

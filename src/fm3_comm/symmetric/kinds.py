@@ -11,7 +11,9 @@ from fm3_comm import loopback
 from fm3_comm.backend import ExchangeBackend
 from fm3_comm.rank_threads import describe
 from fm3_comm.symmetric.backend import SymmetricBackend, SymmetricOptions
+from fm3_comm.symmetric.device_backend import DeviceBackend
 from fm3_comm.symmetric.memory import MemoryKind, memories
+from fm3_comm.symmetric.nvshmem import NvshmemMemory
 from fm3_comm.torch_dist import TorchDist
 from fm3_core import UnsupportedError
 
@@ -66,7 +68,7 @@ class SymmetricKind:
         *,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     ) -> list[R]:
-        """Run P ranks as threads of this process; see `BackendKind.run`."""
+        """Run P ranks as the memory's kind does; see `BackendKind.run`."""
         kind = self._available()
 
         def body(meeting: ExchangeBackend) -> R:
@@ -80,7 +82,7 @@ class SymmetricKind:
             handle.close()
             return result
 
-        return loopback.run(num_ranks, body, timeout_seconds=timeout_seconds)
+        return kind.run_ranks(num_ranks, body, timeout_seconds=timeout_seconds)
 
     def why_unavailable(self) -> str | None:
         """Say why the memory is not available."""
@@ -94,4 +96,6 @@ class SymmetricKind:
 
     def _open(self, kind: MemoryKind, meeting: ExchangeBackend, timeout_seconds: float) -> SymmetricBackend:
         memory = kind.connect(meeting, timeout_seconds=timeout_seconds)
+        if isinstance(memory, NvshmemMemory):
+            return DeviceBackend(memory, timeout_seconds=timeout_seconds, options=self.options)
         return SymmetricBackend(memory, timeout_seconds=timeout_seconds, options=self.options)

@@ -120,7 +120,15 @@ class MemoryKind(Protocol):
         """Return this rank's memory among the ranks of `bootstrap`, which is used to meet, not afterwards."""
 
     def run(self, num_ranks: int, fn: Callable[[SymmetricMemory], R], *, timeout_seconds: float) -> list[R]:
-        """Run `fn(memory)` for P ranks as threads of this process; return the results by rank."""
+        """Run `fn(memory)` for P ranks as `run_ranks` does; return the results by rank."""
+
+    def run_ranks(
+        self, num_ranks: int, body: Callable[[ExchangeBackend], R], *, timeout_seconds: float
+    ) -> list[R]:
+        """Run `body(meeting)` for P ranks of this machine that can connect; return the results by rank.
+
+        The ranks are threads of this process, or forks of it where this kind takes one rank a process.
+        """
 
     def why_unavailable(self) -> str | None:
         """Say in a sentence why this machine cannot run this kind, or return None."""

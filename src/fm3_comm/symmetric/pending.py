@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
-import numpy as np
 from torch import Tensor
 
 from fm3_comm.assembly import Assembly
@@ -16,6 +15,7 @@ from fm3_core import ExchangeError
 from fm3_core.check import require_int
 
 Sums = Mapping[int, Tensor]
+Assemble = Callable[[Mapping[int, Tensor], Sequence[int]], tuple[Tensor, Tensor]]
 
 
 class GatherPending:
@@ -35,6 +35,9 @@ class GatherPending:
         self._epoch: int | None = None
         self._future: Future[dict[int, Tensor]] | None = None
         self._assembly: Assembly[Mapping[int, Tensor]] | None = None
+        self._assemble: Assemble | None = None
+        self._here: dict[int, Tensor] = {}
+        self._changed = threading.Condition()
 
     def ready_chunks(self) -> tuple[int, ...]:
         """Return the gathered chunks that are here by now, ascending; own ones always are."""
@@ -53,18 +56,48 @@ class GatherPending:
         assert self._assembly is not None
         return self._assembly.wait()
 
+    def first_ready(self, groups: Sequence[Sequence[int]]) -> int:
+        """Wait until all chunks of one of the groups are here; return the index of the first such group."""
+        assert self._future is not None
+        with self._changed:
+            while True:
+                for index, chunks in enumerate(groups):
+                    if all(chunk in self._here for chunk in chunks if chunk in self._tree.received_index):
+                        return index
+                if self._future.done():
+                    self._future.result()
+                self._changed.wait()
+
+    def take(self, chunks: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Wait for some of the gathered chunks; return their keys and values, in the order given."""
+        self.first_ready([chunks])
+        assert self._assemble is not None
+        return self._assemble(self._here, chunks)
+
     def attach(self, epoch: int) -> None:
         """Learn the epoch of the ready flags."""
         self._epoch = epoch
 
+    def arrive(self, chunk: int, body: Tensor) -> None:
+        """Have a received chunk's bytes."""
+        with self._changed:
+            self._here[chunk] = body
+            self._changed.notify_all()
+
     def follow(
         self,
         future: Future[dict[int, Tensor]],
-        assemble: Callable[[Mapping[int, Tensor]], tuple[Tensor, Tensor]],
+        assemble: Assemble,
     ) -> None:
         """Take the chunks from there."""
         self._future = future
-        self._assembly = Assembly(future.result, assemble)
+        self._assemble = assemble
+        self._assembly = Assembly(future.result, lambda received: assemble(received, self._gathered))
+        future.add_done_callback(lambda _: self._tell())
+
+    def _tell(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
 
 class SegmentedReduce:
@@ -125,19 +158,3 @@ class SegmentedReduce:
     def _arrive(self) -> Sums:
         assert self._future is not None
         return self._future.result()
-
-
-def cut_segments(chunks: Sequence[int], lengths: Sequence[int], count: int) -> list[list[int]]:
-    """Cut chunks into runs of about equally many tokens; there may be fewer chunks than runs.
-
-    Args:
-        chunks: ascending.
-        lengths: tokens of each.
-        count: runs.
-    """
-    ends = np.cumsum(np.asarray(lengths, dtype=np.int64))
-    total = int(ends[-1]) if len(ends) else 0
-    # A chunk belongs to the run that holds its middle.
-    middles = 2 * ends - np.asarray(lengths, dtype=np.int64)
-    run = np.minimum(middles * count // max(2 * total, 1), count - 1)
-    return [[chunk for chunk, r in zip(chunks, run, strict=True) if r == i] for i in range(count)]

@@ -25,7 +25,7 @@ class ReduceWork:
         head: what every rank must have started; its dtype is the wire's.
         slots: where partials are.
         wire_bytes: bytes of each chunk on the wire, for chunks that pass this rank.
-        segments: gathered chunks in the order in which their gradients get done.
+        segments: gathered chunks by segment; segments may get done in any order.
         partials: this rank's partial of a gathered chunk, flat, in the dtype of sums; valid for the chunks of
             a segment once its `work_done` is set.
         sum_dtype: float32 or float64.
@@ -57,15 +57,25 @@ def reduce(site: Site, work: ReduceWork) -> Program[dict[int, Tensor]]:
     work.started(epoch)
 
     met: set[int] = set()
-    for segment, chunks in enumerate(work.segments):
-        what = f"segment {segment} of the backward pass on this rank"
-        yield AnyOf((site.until(site.room.work_done(segment), epoch, site.rank, what),))
-        leaves = {
-            chunk: work.partials[chunk].to(work.head.dtype)
-            for chunk in chunks
-            if chunk in me.parent and chunk not in me.children
-        }
-        yield from _deliver(site, work, epoch, leaves, met)
+    waiting = {
+        segment: site.until(
+            site.room.work_done(segment),
+            epoch,
+            site.rank,
+            f"segment {segment} of the backward pass on this rank",
+        )
+        for segment in range(len(work.segments))
+    }
+    while waiting:
+        yield AnyOf(tuple(waiting.values()))
+        for segment in [segment for segment, until in waiting.items() if until.reached(site.memory)]:
+            del waiting[segment]
+            leaves = {
+                chunk: work.partials[chunk].to(work.head.dtype)
+                for chunk in work.segments[segment]
+                if chunk in me.parent and chunk not in me.children
+            }
+            yield from _deliver(site, work, epoch, leaves, met)
     relayed = [chunk for chunk in me.children if chunk in me.parent]
     while relayed:
         missing = {chunk: _missing(site, work, chunk) for chunk in relayed}
@@ -155,7 +165,7 @@ def _sum(site: Site, work: ReduceWork, chunk: int) -> Tensor:
     for source in sorted([*children, site.rank]):
         if source != site.rank:
             slot = site.slot(work.slots.contribution(site.rank, chunk, source), num_bytes)
-            total += slot.view(work.head.dtype).to(work.sum_dtype)
+            total += slot.view(work.head.dtype).to("cpu", work.sum_dtype)
         elif own is not None:
             total += own
     for word, bits in enumerate(mask_of(children, site.memory.num_ranks)):

@@ -12,7 +12,6 @@ import json
 import mmap
 import os
 import secrets
-import select
 import socket
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +25,7 @@ from torch import Tensor
 
 from fm3_comm import loopback
 from fm3_comm.backend import ExchangeBackend
+from fm3_comm.symmetric.deaths import Deaths
 from fm3_comm.symmetric.memory import (
     WORD_BYTES,
     SignalOp,
@@ -86,7 +86,7 @@ class ShmMemory:
         if len(hosts) > 1:
             raise UnsupportedError("backend 'shm'", [f"the ranks are on several hosts: {', '.join(hosts)}"])
         self._job = ranks[0]["job"]
-        self._deaths = _Deaths({rank: int(found["pid"]) for rank, found in enumerate(ranks)})
+        self._deaths = Deaths({rank: int(found["pid"]) for rank, found in enumerate(ranks)})
         self._sync: ShmBuffer | None = None
         self._sync = self._alloc(self.num_ranks * WORD_BYTES, meeting.barrier)
 
@@ -237,6 +237,12 @@ class ShmKind:
             timeout_seconds=timeout_seconds,
         )
 
+    def run_ranks(
+        self, num_ranks: int, body: Callable[[ExchangeBackend], R], *, timeout_seconds: float
+    ) -> list[R]:
+        """Run P ranks as threads."""
+        return loopback.run(num_ranks, body, timeout_seconds=timeout_seconds)
+
     def why_unavailable(self) -> str | None:
         """Say what this machine or install lacks."""
         if not FOLDER.is_dir() or not os.access(FOLDER, os.W_OK):
@@ -249,44 +255,6 @@ class ShmKind:
                 "Python's headers"
             )
         return None
-
-
-class _Deaths:
-    """Watches the processes of other ranks.
-
-    Args:
-        pids: process of each rank; this process is not watched.
-    """
-
-    def __init__(self, pids: dict[int, int]) -> None:
-        self._lock = threading.Lock()
-        self._found: dict[int, str] = {}
-        self._watched: dict[int, tuple[int, int]] = {}
-        for rank, pid in pids.items():
-            if pid != os.getpid():
-                try:
-                    self._watched[os.pidfd_open(pid)] = rank, pid
-                except ProcessLookupError:
-                    self._found[rank] = f"its process {pid} has ended"
-
-    def found(self) -> dict[int, str]:
-        """Return ranks whose processes have ended; one that nobody has reaped yet has ended, too."""
-        with self._lock:
-            poll = select.poll()
-            for descriptor in self._watched:
-                poll.register(descriptor, select.POLLIN)
-            for descriptor, _ in poll.poll(0) if self._watched else []:
-                rank, pid = self._watched.pop(descriptor)
-                self._found[rank] = f"its process {pid} has ended"
-                os.close(descriptor)
-            return dict(self._found)
-
-    def close(self) -> None:
-        """Stop watching."""
-        with self._lock:
-            for descriptor in self._watched:
-                os.close(descriptor)
-            self._watched.clear()
 
 
 def _extension() -> ModuleType:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fm3_core import PlanError
-from fm3_planner import DirectionFit, calibration_to_json, fit_cost_weights, read_cells
+from fm3_planner import CostWeights, DirectionFit, calibration_to_json, fit_cost_weights, read_cells
 from fm3_runtime.cli.options import AsJson
 from fm3_runtime.cli.output import console, new_table, print_json, write_text
 
@@ -52,13 +52,18 @@ def calibrate(
             table.add_row(name, *(f"{weight:,}" for weight in weights), *_errors(fit))
     console.print(f"[bold]{cost.provenance}[/]")
     console.print(
-        f"blocks of {cost.block_rows} x {cost.block_keys}, "
+        f"blocks of {cost.block_rows} x {cost.block_keys}{_backward_blocks(cost)}, "
         f"a unit is {1e12 * calibration.seconds_per_unit:.3g} ps"
     )
     console.print()
     console.print(table)
     if save is not None:
         console.print(f"written into {save}", markup=False)
+
+
+def _backward_blocks(cost: CostWeights) -> str:
+    sizes = cost.by_block_size()
+    return "" if len(sizes) == 1 else f" forward and {sizes[1][0]} x {sizes[1][1]} backward"
 
 
 def _errors(fit: DirectionFit) -> tuple[str, str, str]:

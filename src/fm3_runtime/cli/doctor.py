@@ -10,14 +10,16 @@ import torch
 
 import fm3_kernels
 from fm3_comm import backends
+from fm3_comm.symmetric import memories
 from fm3_core import UnknownNameError, patterns
+from fm3_core.registry import Registry
 from fm3_planner import planners
 from fm3_runtime.cli.options import AsJson
 from fm3_runtime.cli.output import console, new_table, print_json
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Say which engines, backends and planners run here, and why not the others.
+    """Say which engines, backends, symmetric memories and planners run here, and why not the others.
 
     [bold]Example[/]
 
@@ -35,14 +37,19 @@ def doctor(as_json: AsJson = False) -> None:
     console.print("GPU: " + (", ".join(machine["gpus"]) or "none"))
     console.print()
     table = new_table("what", "name", "here", "why not", text=("name", "here", "why not"))
-    for kind in ("engine", "backend", "planner"):
-        for name, reasons in found[f"{kind}s"].items():
+    for kind, names in (
+        ("engine", "engines"),
+        ("backend", "backends"),
+        ("symmetric memory", "memories"),
+        ("planner", "planners"),
+    ):
+        for name, reasons in found[names].items():
             table.add_row(kind, name, "[red]no[/]" if reasons else "[green]yes[/]", "; ".join(reasons))
     console.print(table)
 
 
 def examine() -> dict[str, Any]:
-    """Return the machine's facts and, for each engine, backend and planner, why it does not run here."""
+    """Return the machine's facts and, for everything that can be chosen, why it does not run here."""
     return {
         "machine": {
             "processor": platform.processor() or platform.machine(),
@@ -52,7 +59,8 @@ def examine() -> dict[str, Any]:
             "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         },
         "engines": {name: _why_no_engine(name) for name in fm3_kernels.engines.names()},
-        "backends": {name: _why_no_backend(name) for name in backends.names()},
+        "backends": {name: _why_unavailable(backends, name) for name in backends.names()},
+        "memories": {name: _why_unavailable(memories, name) for name in memories.names()},
         "planners": {name: _why_no_planner(name) for name in planners.names()},
     }
 
@@ -64,9 +72,9 @@ def _why_no_engine(name: str) -> list[str]:
     return [reason.removeprefix(f"engine {name!r}: ") for reason in reasons]
 
 
-def _why_no_backend(name: str) -> list[str]:
+def _why_unavailable(registry: Registry[Any], name: str) -> list[str]:
     try:
-        reason = backends.get(name).why_unavailable()
+        reason = registry.get(name).why_unavailable()
     except UnknownNameError as broken:  # an installed package offers it, and it cannot be imported
         return [str(broken)]
     return [] if reason is None else [reason]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from rank_kinds import ranks_are_threads, runner
 
 from fm3_comm import backends
 
@@ -34,7 +35,18 @@ def run(request):
     reason = kind.why_unavailable()
     if reason is not None:
         pytest.skip(reason)
-    return lambda num_ranks, fn: kind.run(num_ranks, fn, timeout_seconds=TIMEOUT_SECONDS)
+    if not ranks_are_threads(request.param):
+        request.getfixturevalue("ranks_share_gpus")
+    return runner(kind, request.param, TIMEOUT_SECONDS)
+
+
+@pytest.fixture
+def run_threads(run, request):
+    """Run P ranks of a kind whose ranks are threads of this process, so that they share what a test holds."""
+    name = request.node.callspec.params["run"]
+    if not ranks_are_threads(name):
+        pytest.skip(f"ranks of {name!r} are processes")
+    return run
 
 
 @pytest.fixture(params=CASES.values(), ids=CASES.keys())

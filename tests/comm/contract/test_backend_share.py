@@ -19,7 +19,7 @@ def test_share_takes_bytes_too(run):
     assert run(2, lambda handle: handle.share(bytes([0, handle.rank]))) == [[b"\0\0", b"\0\1"]] * 2
 
 
-def test_nobody_leaves_a_barrier_before_all_have_come(run):
+def test_nobody_leaves_a_barrier_before_all_have_come(run_threads):
     came = []
 
     def work(handle):
@@ -28,7 +28,7 @@ def test_nobody_leaves_a_barrier_before_all_have_come(run):
         handle.barrier()
         return len(came)
 
-    assert run(3, work) == [3, 3, 3]
+    assert run_threads(3, work) == [3, 3, 3]
 
 
 def test_traffic_counts_no_shares(run):

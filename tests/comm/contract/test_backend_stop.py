@@ -11,7 +11,9 @@ import torch
 from fm3_core import ExchangeError
 
 
-def test_an_exception_in_one_rank_stops_the_others_at_once_and_is_raised_with_its_rank(run, make_case):
+def test_an_exception_in_one_rank_stops_the_others_at_once_and_is_raised_with_its_rank(
+    run_threads, make_case
+):
     case = make_case(4, 24, 2, density=1.0)
     others = []
 
@@ -26,7 +28,7 @@ def test_an_exception_in_one_rank_stops_the_others_at_once_and_is_raised_with_it
 
     start = time.monotonic()
     with pytest.raises(LookupError, match="no such layer") as caught:
-        run(4, work)
+        run_threads(4, work)
     assert caught.value.__notes__ == ["raised in rank 2 of 4"]
     assert time.monotonic() - start < 10
     assert len(others) == 3
@@ -79,13 +81,13 @@ def test_what_was_started_before_close_can_be_waited_for_after(run, make_case):
         assert torch.equal(k, case.k[:, case.gathered(rank)])
 
 
-def test_no_thread_outlives_a_run_whether_it_ends_well_or_not(run):
+def test_no_thread_outlives_a_run_whether_it_ends_well_or_not(run_threads):
     def work(handle):
         handle.barrier()
         raise LookupError(str(handle.rank))
 
     before = threading.active_count()
-    run(3, lambda handle: handle.barrier())
+    run_threads(3, lambda handle: handle.barrier())
     with pytest.raises(LookupError):
-        run(3, work)
+        run_threads(3, work)
     assert threading.active_count() == before

@@ -7,6 +7,7 @@ import time
 
 import pytest
 import torch
+from rank_kinds import ranks_are_threads, runner
 
 from fm3_comm.symmetric import SignalOp, memories
 from fm3_core import ExchangeError
@@ -22,7 +23,18 @@ def on_ranks(request):
     reason = kind.why_unavailable()
     if reason is not None:
         pytest.skip(reason)
-    return lambda num_ranks, fn: kind.run(num_ranks, fn, timeout_seconds=TIMEOUT_SECONDS)
+    if not ranks_are_threads(request.param):
+        request.getfixturevalue("ranks_share_gpus")
+    return runner(kind, request.param, TIMEOUT_SECONDS)
+
+
+@pytest.fixture
+def on_threads(on_ranks, request):
+    """Run P ranks of a kind whose ranks are threads of this process and its memory the host's."""
+    name = request.node.callspec.params["on_ranks"]
+    if not ranks_are_threads(name):
+        pytest.skip(f"ranks of {name!r} are processes, its memory is a GPU's")
+    return on_ranks
 
 
 def _bytes(*values):
@@ -170,7 +182,7 @@ def test_a_bitmask_of_all_ranks_fills_and_is_cleared_by_adding(on_ranks, num_ran
     assert on_ranks(num_ranks, work) == [(full, full, 0)] + [(0, None, 0)] * (num_ranks - 1)
 
 
-def test_nobody_leaves_a_barrier_before_its_team_has_come_and_teams_may_overlap(on_ranks):
+def test_nobody_leaves_a_barrier_before_its_team_has_come_and_teams_may_overlap(on_threads):
     came = []
 
     def work(memory):
@@ -184,7 +196,7 @@ def test_nobody_leaves_a_barrier_before_its_team_has_come_and_teams_may_overlap(
                 seen.append({rank for at, rank in came if at == turn} == set(team))
         return all(seen)
 
-    assert on_ranks(3, work) == [True] * 3
+    assert on_threads(3, work) == [True] * 3
 
 
 def test_a_barrier_that_a_rank_does_not_come_to_names_it(on_ranks):
@@ -197,7 +209,7 @@ def test_a_barrier_that_a_rank_does_not_come_to_names_it(on_ranks):
     assert on_ranks(2, work) == [0, 1]
 
 
-def test_an_address_of_a_peers_bytes_is_given_where_this_process_sees_them(on_ranks):
+def test_an_address_of_a_peers_bytes_is_given_where_this_process_sees_them(on_threads):
     import ctypes
 
     def work(memory):
@@ -208,7 +220,7 @@ def test_an_address_of_a_peers_bytes_is_given_where_this_process_sees_them(on_ra
         _everybody(memory)
         return list(seen)
 
-    assert on_ranks(2, work) == [[8] * 8, [7] * 8]
+    assert on_threads(2, work) == [[8] * 8, [7] * 8]
 
 
 def test_a_thread_may_wait_while_another_signals(on_ranks):

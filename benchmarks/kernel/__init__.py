@@ -1,0 +1,1 @@
+"""What the kernel benchmark is made of: masks, cells, engines, clocks, verification, results."""

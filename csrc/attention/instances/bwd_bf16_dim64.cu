@@ -1,0 +1,16 @@
+#include "attention/bwd_kernel.cuh"
+
+namespace fm3::attention {
+constexpr BwdConfig kConfig{.dtype = Dtype::kBf16,
+                            .head_dim = 64,
+                            .q_stages = 3,
+                            .do_stages = 2,
+                            .producer_registers = 40,
+                            .consumer_registers = 232};
+
+__global__ void __launch_bounds__(kConfig.num_threads(), 1) bwd_bf16_dim64(const __grid_constant__ BwdParams params) {
+  run_bwd<kConfig>(params);
+}
+
+const BwdInstance kBwdBf16Dim64{"bf16_dim64", kConfig, launch_bwd<kConfig, bwd_bf16_dim64>};
+}  // namespace fm3::attention

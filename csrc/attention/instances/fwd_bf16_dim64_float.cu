@@ -1,0 +1,12 @@
+#include "attention/fwd_kernel.cuh"
+
+namespace fm3::attention {
+constexpr FwdConfig kConfig{.dtype = Dtype::kBf16, .head_dim = 64, .stages = 4, .float_output = true};
+
+__global__ void __launch_bounds__(kConfig.num_threads(), 1)
+    fwd_bf16_dim64_float(const __grid_constant__ FwdParams params) {
+  run_fwd<kConfig>(params);
+}
+
+const FwdInstance kFwdBf16Dim64Float{"bf16_dim64_float", kConfig, launch_fwd<kConfig, fwd_bf16_dim64_float>};
+}  // namespace fm3::attention

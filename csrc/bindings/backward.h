@@ -1,0 +1,13 @@
+// The backward kernel and what prepares masks for it, as fm3_kernels._C offers them.
+#pragma once
+
+namespace pybind11 {
+class module_;
+}
+
+namespace fm3::bindings {
+
+// After bind_attention, whose classes it takes.
+void bind_backward(pybind11::module_& module);
+
+}  // namespace fm3::bindings

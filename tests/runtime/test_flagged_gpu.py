@@ -1,0 +1,96 @@
+"""Attention over keys that GPUs pull while it runs, P ranks against one; in processes that fork from here."""
+
+from __future__ import annotations
+
+import os
+from unittest import mock
+
+import pytest
+import torch
+
+import fm3_kernels
+from fm3_comm import backends
+from fm3_comm.symmetric import memories
+from fm3_runtime import ContextParallel, attention, mask_names, named_mask
+
+REASON = memories.get("nvshmem").why_unavailable()
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(REASON is not None, reason=str(REASON)),
+    pytest.mark.usefixtures("ranks_share_gpus"),
+]
+LENGTHS = [700, 5, 900, 260, 1, 183]
+
+
+def _run(num_ranks, work):
+    share = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(100 // -(-num_ranks // torch.cuda.device_count()))}
+    with mock.patch.dict(os.environ, share):
+        return backends.get("nvshmem").run(num_ranks, work, timeout_seconds=60)
+
+
+def _inputs(tokens):
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((1, tokens, 4, 64), (1, tokens, 2, 64), (1, tokens, 2, 64))
+    return [torch.randn(*shape, generator=generator).bfloat16() for shape in shapes]
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4, 8])
+@pytest.mark.parametrize("name", mask_names())
+def test_ranks_equal_one_rank_and_overlap_changes_no_bit(num_ranks, name):
+    mask = named_mask(name, LENGTHS)
+    inputs = _inputs(mask.num_rows)
+
+    def work(handle):
+        outs = []
+        for overlap in (True, False):
+            options = {"planner": "zigzag", "chunk_size": 128, "overlap": overlap}
+            step = ContextParallel(backend=handle, **options).plan(mask)
+            local = [step.scatter(x).cuda() for x in inputs]
+            outs.append(attention(*local, step, engine="hopper").cpu())
+        return step.position_ids(), outs
+
+    right = fm3_kernels.attention(*(x.double() for x in inputs), mask)
+    plain = fm3_kernels.attention(*inputs, mask, engine="tiled")
+    allowed = 2 * (plain.double() - right).abs().max()
+    for tokens, (overlapped, at_once) in _run(num_ranks, work):
+        assert torch.equal(overlapped, at_once)
+        assert (overlapped.double() - right[:, tokens]).abs().max() <= allowed
+
+
+def test_backward_of_a_flagged_forward_is_that_of_one_rank():
+    mask = named_mask("causal_document", LENGTHS)
+    inputs = _inputs(mask.num_rows)
+
+    def gradients(x, where, scatter=lambda t: t, device="cpu", **options):
+        held = [scatter(t).to(device).requires_grad_() for t in x]
+        attention(*held, where, **options).float().square().sum().backward()
+        return [t.grad.cpu() for t in held]
+
+    def work(handle):
+        step = ContextParallel(backend=handle, planner="zigzag", chunk_size=128).plan(mask)
+        return step.position_ids(), gradients(inputs, step, step.scatter, "cuda", engine="tiled")
+
+    right = gradients([x.double() for x in inputs], mask)
+    plain = gradients(inputs, mask, engine="tiled")
+    for tokens, mine in _run(4, work):
+        for grad, truth, rounded in zip(mine, right, plain, strict=True):
+            allowed = 2 * (rounded.double() - truth).abs().max()
+            assert (grad.double() - truth[:, tokens]).abs().max() <= allowed
+
+
+def test_planning_and_setting_up_an_exchange_wait_for_no_gpu():
+    mask = named_mask("causal_document", LENGTHS)
+
+    def work(handle):
+        cp = ContextParallel(backend=handle, planner="zigzag", chunk_size=128)
+        step = cp.plan(mask)
+        local = [step.scatter(x).cuda() for x in _inputs(mask.num_rows)]
+        attention(*local, step, engine="hopper")
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        cp.plan(mask)
+        attention(*local, step, engine="hopper")
+        torch.cuda.set_sync_debug_mode("default")
+        return "no host synchronisation"
+
+    assert _run(2, work) == ["no host synchronisation"] * 2
