@@ -9,7 +9,8 @@ from torch import Tensor
 
 from fm3_core.errors import MaskError
 from fm3_kernels import hopper_ops
-from fm3_kernels.device_mask import DeviceMask, may_keep
+from fm3_kernels.device_mask import DeviceMask
+from fm3_kernels.made_on import MadeOn
 
 BLOCK_KEYS = hopper_ops.BLOCK_KEYS
 BLOCK_ROWS = 128
@@ -28,6 +29,7 @@ class PreparedMask:
             say; None keeps all.
         num_rows: rows of the mask.
         num_keys: keys of the mask.
+        made: when the arrays are filled.
     """
 
     columns: Tensor
@@ -36,8 +38,7 @@ class PreparedMask:
     keep: Tensor | None
     num_rows: int
     num_keys: int
-    _made_on: torch.cuda.Stream | None = None
-    _made: torch.cuda.Event | None = None
+    made: MadeOn
 
     @classmethod
     def from_mask(cls, mask: DeviceMask, *, keep: Tensor | None = None) -> PreparedMask:
@@ -62,10 +63,6 @@ class PreparedMask:
         columns, extrema, row_blocks = hopper_ops.prepare_mask(
             lts, lte, uts, ute, keep, mask.num_rows, BLOCK_ROWS
         )
-        stream = event = None
-        if may_keep(mask.device) and mask.device.type == "cuda":
-            stream = torch.cuda.current_stream(mask.device)
-            event = stream.record_event()
         return cls(
             columns=columns,
             extrema=extrema,
@@ -73,27 +70,15 @@ class PreparedMask:
             keep=keep,
             num_rows=mask.num_rows,
             num_keys=mask.num_keys,
-            _made_on=stream,
-            _made=event,
+            made=MadeOn.now(mask.device),
         )
-
-    def wait(self) -> None:
-        """Let the current stream wait until the arrays are filled, if another stream fills them.
-
-        Nothing is done while a graph is captured or compiled: the capture starts with the device idle.
-        """
-        if self._made is None or self._made_on is None or not may_keep(self.columns.device):
-            return
-        stream = torch.cuda.current_stream(self.columns.device)
-        if stream != self._made_on:
-            stream.wait_event(self._made)
 
 
 def prepared(mask: DeviceMask) -> PreparedMask:
     """Return the mask's prepared form; made at the first call, then kept with the mask."""
     found = mask.derived("prepared", PreparedMask.from_mask)
     if not torch.compiler.is_compiling():
-        found.wait()
+        found.made.wait()
     return found
 
 

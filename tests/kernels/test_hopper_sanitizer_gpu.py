@@ -1,4 +1,4 @@
-"""Hopper launches under compute-sanitizer, where the machine has it."""
+"""Hopper launches, forward and backward, under compute-sanitizer, where the machine has it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,19 @@ pytestmark = [
 
 LAUNCHES = """
 import torch
+from fm3_kernels import attention_backward
 from hopper_compare import problem, run
 from pattern_masks import PATTERNS, pattern
 for name, dtype, dim in zip(PATTERNS, 6 * [torch.bfloat16, torch.float16], 3 * [64, 64, 128, 128]):
     x = problem(pattern(name, 257, 200), heads=2, kv_heads=1, dim=dim, dtype=dtype)
     for options in ({"num_ctas": 2}, {"out_dtype": torch.float32}):
         run(x, **options)
+    out, lse = run(x)
+    for deterministic in (False, True):
+        attention_backward(
+            out, x.q, x.k, x.v, out, lse, x.mask,
+            softmax_scale=x.scale, deterministic=deterministic, engine="hopper",
+        )
 torch.cuda.synchronize()
 print("launched")
 """
