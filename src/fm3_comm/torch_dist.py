@@ -51,8 +51,8 @@ class TorchDist(PointToPointBackend):
         self._wire = GlooWire(host_group, timeout_seconds)
         self._device_wire = None if device_group is None else DeviceWire(device_group)
         self._on_the_way: set[Future[Any]] = set()
-        # A thread each: a message that nobody has taken yet must not keep this rank from taking its own, nor a
-        # peer whose message is late keep bodies from moving in their turn, for which that peer may be waiting.
+        # A thread each: a message that nobody has taken yet must not keep this rank from taking its own, nor
+        # may one that is late keep bodies from moving in their turn: its sender may be waiting for them.
         self._taker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"fm3-gloo-{self.rank}")
         self._sender = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"fm3-gloo-send-{self.rank}")
         self._mover = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"fm3-move-{self.rank}")
