@@ -31,14 +31,13 @@ from fm3_planner import (
     check_plan,
     plan,
     planners,
-    read_instances,
 )
 from fm3_planner.weights import chunk_weights
 from planbench.best_known import heuristics
 from run_planbench import (
-    INSTANCES,
     balance_rows,
     compute_summary,
+    problems_of,
     traffic_rows,
     traffic_summary,
 )
@@ -80,37 +79,7 @@ def main() -> None:
 
 def target_rows(milliseconds: dict[str, float], *, exact: bool) -> list[dict[str, object]]:
     """Return each target with what was measured and whether it is kept."""
-    problems = [(instance, instance.problem()) for instance in read_instances(INSTANCES)]
-    balance = compute_summary(balance_rows(problems, ["hcc_ipo"]))["hcc_ipo"]
-    of_ipo = compute_summary(balance_rows(problems, ["ipo"]))["ipo"]
-    traffic = traffic_summary(traffic_rows(problems))
-    rows = []
-    for name, summary in (("hcc_ipo", balance), ("ipo, its first phase", of_ipo)):
-        for share, most in (("mean", 0.002), ("worst", 0.02)):
-            measured = summary[f"{share}_gap_to_best"]
-            bound = f"{summary[f'{share}_gap_to_bound']:.2%} to the bound"
-            rows.append(
-                target(
-                    f"{name}: {share} compute gap to the best known ({bound})",
-                    f"{most:.1%}",
-                    f"{measured:.3%}",
-                    measured <= most,
-                )
-            )
-    for epsilon, summary in traffic.items():
-        ratio = summary["mean_ratio_hcc_ipo"]
-        rows.append(
-            target(
-                f"hcc_ipo at epsilon {epsilon}: traffic over the best known, mean",
-                "1.15 x",
-                f"{ratio:.3f} x",
-                ratio <= 1.15,
-            )
-        )
-        above = summary["hcc_ipo_above_plain_swaps"]
-        rows.append(
-            target(f"hcc_ipo at epsilon {epsilon}: instances above plain swaps", "0", f"{above}", above == 0)
-        )
+    rows = quality_rows("planbench") + quality_rows("held_out")
     for (num_chunks, num_ranks), most in zip(SIZES, (1, 10, 150), strict=True):
         measured = milliseconds[f"hcc_ipo: assign, n={num_chunks} P={num_ranks}"]
         rows.append(
@@ -125,7 +94,34 @@ def target_rows(milliseconds: dict[str, float], *, exact: bool) -> list[dict[str
     rows.append(
         target("problem of 2048 chunks from a 1M-token mask", "300 ms", f"{measured:.0f} ms", measured <= 300)
     )
-    return rows + (exact_rows(problems) if exact else [])
+    return rows + (exact_rows(problems_of("planbench")[0]) if exact else [])
+
+
+def quality_rows(name: str) -> list[dict[str, object]]:
+    """Return the targets of load and traffic on a set of instances."""
+    problems, known = problems_of(name)
+    loads = compute_summary(balance_rows(problems, known, ["hcc_ipo", "ipo"]))
+    rows = []
+    for planner, title in (("hcc_ipo", "hcc_ipo"), ("ipo", "ipo, its first phase")):
+        for share, most in (("mean", 0.002), ("worst", 0.02)):
+            measured = loads[planner][f"{share}_gap_to_best"]
+            bound = f"{loads[planner][f'{share}_gap_to_bound']:.2%} to the bound"
+            rows.append(
+                target(
+                    f"{name}, {title}: {share} compute gap to the best known ({bound})",
+                    f"{most:.1%}",
+                    f"{measured:.3%}",
+                    measured <= most,
+                )
+            )
+    for epsilon, summary in traffic_summary(traffic_rows(problems, known)).items():
+        ratio, above = summary["mean_ratio_hcc_ipo"], summary["hcc_ipo_above_plain_swaps"]
+        what = f"{name}, hcc_ipo at epsilon {epsilon}"
+        rows += [
+            target(f"{what}: traffic over the best known, mean", "1.15 x", f"{ratio:.3f} x", ratio <= 1.15),
+            target(f"{what}: instances above plain swaps", "0", f"{above}", above == 0),
+        ]
+    return rows
 
 
 def exact_rows(problems: list[tuple[Instance, PlanProblem]]) -> list[dict[str, object]]:

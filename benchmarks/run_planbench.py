@@ -1,8 +1,8 @@
 """Planners over planbench: load and traffic against the best values known, times and moves.
 
-Run: python benchmarks/run_planbench.py [PLANNER ...] [--only TEXT] [--json FILE] [--no-traffic]. By default
-all registered planners but the exact ones. Instances: planbench/instances.json; the best values known, and
-whether they are proved: planbench/best.json, which planbench/best_known.py improves.
+Run: python benchmarks/run_planbench.py [PLANNER ...] [--set NAME] [--only TEXT] [--json FILE] [--no-traffic].
+By default all registered planners but the exact ones. Sets of instances are planbench and held_out, see
+planbench/sets.py; the best values known, and whether they are proved, planbench/best_known.py improves.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from fm3_planner import Instance, PlanProblem, check_plan, plan, planners, read_instances
-from planbench.best_known import digest, heuristics, read_best
+from planbench.best_known import Known, digest, heuristics, read_best
+from planbench.sets import SETS
 from planbench.swap_search import SwapSearch
 
-INSTANCES = Path(__file__).parent / "planbench" / "instances.json"
 EPSILONS = ("0.02", "0.05")
 Row = dict[str, Any]
 
@@ -28,23 +28,20 @@ def main() -> None:
     """Run, print a line an instance and planner and the summary, write the JSON file that was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("planners", nargs="*", help="names of planners")
+    parser.add_argument("--set", choices=sorted(SETS), default="planbench", help="which instances")
     parser.add_argument("--only", default="", help="part of the names of the instances")
     parser.add_argument("--json", type=Path, help="file for rows and summary")
     parser.add_argument("--no-traffic", action="store_true", help="leave the comparison of traffic out")
     arguments = parser.parse_args()
     started = time.perf_counter()
-    chosen = [
-        (instance, instance.problem())
-        for instance in read_instances(INSTANCES)
-        if arguments.only in instance.name
-    ]
-    rows = balance_rows(chosen, arguments.planners or heuristics())
+    chosen, known = problems_of(arguments.set, only=arguments.only)
+    rows = balance_rows(chosen, known, arguments.planners or heuristics())
     for row in rows:
         print(
             f"{row['instance']:<44} {row['planner']:<20} T {row['compute']:>9} {row['gap_to_best']:8.2%}  "
             f"{row['milliseconds']:9.2f} ms"
         )
-    traffic = [] if arguments.no_traffic else traffic_rows(chosen)
+    traffic = [] if arguments.no_traffic else traffic_rows(chosen, known)
     summary = {"compute": compute_summary(rows), "node_traffic": traffic_summary(traffic)}
     print(summary_text(summary))
     print(f"{len(chosen)} instances in {time.perf_counter() - started:.1f} s")
@@ -52,13 +49,21 @@ def main() -> None:
         arguments.json.write_text(json_text(summary, rows, traffic), encoding="utf-8")
 
 
-def balance_rows(chosen: list[tuple[Instance, PlanProblem]], names: list[str]) -> list[Row]:
+def problems_of(name: str, *, only: str = "") -> tuple[list[tuple[Instance, PlanProblem]], dict[str, Known]]:
+    """Return the instances of a set with their problems, and what is known of them."""
+    files = SETS[name]
+    instances = [instance for instance in read_instances(files.instances) if only in instance.name]
+    return [(instance, instance.problem()) for instance in instances], read_best(files.best)
+
+
+def balance_rows(
+    chosen: list[tuple[Instance, PlanProblem]], known: dict[str, Known], names: list[str]
+) -> list[Row]:
     """Return what each planner makes of each instance that it handles."""
-    known = read_best()
     rows = []
     for instance, problem in chosen:
         best = known[instance.name]
-        assert best["digest"] == digest(problem), f"{instance.name} is another problem than best.json knows"
+        assert best["digest"] == digest(problem), f"{instance.name} is another problem than is known"
         for name in names:
             if problem.num_chunks > getattr(planners.get(name), "max_chunks", problem.num_chunks):
                 continue
@@ -87,9 +92,8 @@ def balance_rows(chosen: list[tuple[Instance, PlanProblem]], names: list[str]) -
     return rows
 
 
-def traffic_rows(chosen: list[tuple[Instance, PlanProblem]]) -> list[Row]:
+def traffic_rows(chosen: list[tuple[Instance, PlanProblem]], known: dict[str, Known]) -> list[Row]:
     """Return node traffic of hcc_ipo and of plain swaps where the best value at a slack of load is known."""
-    known = read_best()
     rows: list[Row] = []
     for instance, problem in chosen:
         for epsilon, best in known[instance.name]["node_traffic"].items():
@@ -141,21 +145,30 @@ def compute_summary(rows: list[Row]) -> dict[str, Row]:
 
 
 def traffic_summary(rows: list[Row]) -> dict[str, Row]:
-    """Return by epsilon how hcc_ipo and plain swaps compare with the best traffic known."""
+    """Return by epsilon how hcc_ipo and plain swaps compare with the best traffic known, if that is any."""
     summary = {}
     for epsilon in EPSILONS:
+        free = [row for row in rows if row["epsilon"] == epsilon and not row["best_known"]]
         mine = [row for row in rows if row["epsilon"] == epsilon and row["best_known"]]
         if mine:
             summary[epsilon] = {
                 "instances": len(mine),
                 "proved": sum(row["is_proved"] for row in mine),
                 "mean_ratio_hcc_ipo": float(np.mean([row["hcc_ipo"] / row["best_known"] for row in mine])),
+                "median_ratio_hcc_ipo": float(
+                    np.median([row["hcc_ipo"] / row["best_known"] for row in mine])
+                ),
                 "worst_ratio_hcc_ipo": float(np.max([row["hcc_ipo"] / row["best_known"] for row in mine])),
                 "mean_ratio_plain_swaps": float(
                     np.mean([row["plain_swaps"] / row["best_known"] for row in mine])
                 ),
                 "hcc_ipo_above_plain_swaps": sum(row["hcc_ipo"] > row["plain_swaps"] for row in mine),
+                "worst_ratio_plain_swaps": float(
+                    np.max([row["plain_swaps"] / row["best_known"] for row in mine])
+                ),
                 "hcc_ipo_above_allowed_load": sum(row["hcc_ipo_compute"] > row["allowed"] for row in mine),
+                "nothing_must_cross": len(free),
+                "hcc_ipo_crosses_for_nothing": sum(row["hcc_ipo"] > 0 for row in free),
             }
     return summary
 
@@ -173,9 +186,12 @@ def summary_text(summary: dict[str, dict[str, Row]]) -> str:
     ]
     lines += [
         f"epsilon {epsilon}: hcc_ipo {row['mean_ratio_hcc_ipo']:.3f} x the best traffic known on average, "
-        f"{row['worst_ratio_hcc_ipo']:.3f} x at worst; plain swaps {row['mean_ratio_plain_swaps']:.3f} x; "
-        f"above plain swaps on {row['hcc_ipo_above_plain_swaps']}, above the load allowed on "
-        f"{row['hcc_ipo_above_allowed_load']} of {row['instances']} ({row['proved']} proved)"
+        f"{row['median_ratio_hcc_ipo']:.3f} x the median, {row['worst_ratio_hcc_ipo']:.3f} x at worst; plain "
+        f"swaps {row['mean_ratio_plain_swaps']:.3f} x and "
+        f"{row['worst_ratio_plain_swaps']:.3f} x; above plain swaps on {row['hcc_ipo_above_plain_swaps']}, "
+        f"above the load allowed on {row['hcc_ipo_above_allowed_load']} of {row['instances']} "
+        f"({row['proved']} proved); crosses for nothing on {row['hcc_ipo_crosses_for_nothing']} of "
+        f"{row['nothing_must_cross']}"
         for epsilon, row in summary["node_traffic"].items()
     ]
     return "\n".join(lines)

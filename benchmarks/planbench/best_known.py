@@ -1,7 +1,8 @@
-"""Improves best.json: the best plans known of each instance, by every planner, within a limit of work.
+"""Improves the best plans known of each instance of a set, by every planner, within a limit of work.
 
-Run: python benchmarks/planbench/best_known.py [--work SECONDS] [--only TEXT] [--heuristics]. Values only get
-better and bounds only tighter; the file is written after each instance, so that a run can be broken off.
+Run in benchmarks: python -m planbench.best_known [--set NAME] [--work SECONDS] [--only TEXT] [--heuristics].
+Values only get better and bounds only tighter; the file is written after each instance, so that a run can be
+broken off.
 """
 
 from __future__ import annotations
@@ -25,9 +26,8 @@ from fm3_planner import (
     read_instances,
 )
 from fm3_planner.exact.search import with_slack
+from planbench.sets import SETS
 
-FOLDER = Path(__file__).parent
-BEST = FOLDER / "best.json"
 FORMAT, VERSION = "fm3.best_known", 1
 EPSILONS = (0.02, 0.05)
 EXACT = ("brute_force", "cp_sat", "ilp")
@@ -37,20 +37,22 @@ Known = dict[str, Any]
 def main() -> None:
     """Go over the instances and write what became better."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--set", choices=sorted(SETS), default="planbench", help="which instances")
     parser.add_argument("--work", type=float, default=8.0, help="deterministic seconds of each CP-SAT search")
     parser.add_argument("--only", default="", help="part of the names of the instances")
     parser.add_argument("--heuristics", action="store_true", help="ask no exact planner")
     arguments = parser.parse_args()
     work = 0.0 if arguments.heuristics else arguments.work
-    known = read_best() if BEST.exists() else {}
-    for instance in read_instances(FOLDER / "instances.json"):
+    files = SETS[arguments.set]
+    known = read_best(files.best) if files.best.exists() else {}
+    for instance in read_instances(files.instances):
         if arguments.only in instance.name:
             problem = instance.problem()
             entry = known.get(instance.name, {})
             if entry.get("digest") != digest(problem):
                 entry = {"digest": digest(problem)}
             known[instance.name] = improved(problem, entry, work)
-            write_best(known)
+            write_best(files.best, known)
             print(instance.name, summary(known[instance.name]), flush=True)
 
 
@@ -119,8 +121,8 @@ def improved_traffic(
             objective="node_traffic", max_compute=allowed, max_work=work, start=Given(owners(best))
         )
         result = plan(problem, search)
-        (stage,) = (stage for stage in result.stages if stage.figure is Figure.NODE_TRAFFIC)
-        bound = max(bound, stage.bound)
+        (goal,) = (goal for goal in result.goals if goal.figure is Figure.NODE_TRAFFIC)
+        bound = max(bound, goal.bound)
         if result.cost.node_traffic < best.cost.node_traffic:
             best, by = result, "cp_sat"
     return {"allowed": allowed} | known_value(best, best.cost.node_traffic, bound, by)
@@ -180,7 +182,7 @@ def digest(problem: PlanProblem) -> str:
     return hashlib.sha256(content + repr(problem.cluster).encode()).hexdigest()[:16]
 
 
-def read_best(path: Path = BEST) -> dict[str, Known]:
+def read_best(path: Path) -> dict[str, Known]:
     """Return what is known, by the names of instances."""
     content = json.loads(path.read_text(encoding="utf-8"))
     if (content["format"], content["version"]) != (FORMAT, VERSION):
@@ -189,11 +191,11 @@ def read_best(path: Path = BEST) -> dict[str, Known]:
     return known
 
 
-def write_best(known: dict[str, Known]) -> None:
+def write_best(path: Path, known: dict[str, Known]) -> None:
     """Write what is known, an instance a line."""
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(known[name])}" for name in known)
     head = json.dumps({"format": FORMAT, "version": VERSION})[:-1]
-    BEST.write_text(f'{head}, "instances": {{\n{lines}\n}}}}\n', encoding="utf-8")
+    path.write_text(f'{head}, "instances": {{\n{lines}\n}}}}\n', encoding="utf-8")
 
 
 def summary(entry: Known) -> str:

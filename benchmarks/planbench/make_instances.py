@@ -1,7 +1,7 @@
 """Writes instances.json: frozen planning problems of published length distributions and of a few hard shapes.
 
-Run: python benchmarks/planbench/make_instances.py. The file is checked in; running this again writes the same
-bytes. Change an instance only under a new name, as best.json holds what is known of each.
+Run in benchmarks: python -m planbench.make_instances. The file is checked in; running this again writes the
+same bytes. Change an instance only under a new name, as best.json holds what is known of each.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from fm3_planner import CostWeights, needs_to_hex
 from fm3_planner.instance import FORMAT, VERSION
+from planbench.sets import SETS
 
 FOLDER = Path(__file__).parent
 LENGTHS = json.loads((FOLDER / "length_distributions.json").read_text(encoding="utf-8"))
@@ -40,7 +41,12 @@ MASK_SIZES = ((4, 2, 4), (8, 4, 4), (16, 8, 4))
 
 
 def main() -> None:
-    """Write the file, one instance a line."""
+    """Write the file."""
+    write_instances(SETS["planbench"].instances, instances())
+
+
+def write_instances(path: Path, found: list[Fields]) -> None:
+    """Write a file of instances, one a line."""
     cost = {
         name: getattr(CostWeights(), name)
         for name in (
@@ -53,9 +59,9 @@ def main() -> None:
             "provenance",
         )
     }
-    lines = ",\n".join(json.dumps(fields) for fields in instances())
+    lines = ",\n".join(json.dumps(fields) for fields in found)
     head = json.dumps({"format": FORMAT, "version": VERSION, "cost": cost})[:-1]
-    (FOLDER / "instances.json").write_text(f'{head}, "instances": [\n{lines}\n]}}\n', encoding="utf-8")
+    path.write_text(f'{head}, "instances": [\n{lines}\n]}}\n', encoding="utf-8")
 
 
 def instances() -> list[Fields]:
@@ -97,15 +103,17 @@ def of_documents(
     return fields(f"{kind}-{source}", kind, f"{source}, seed {seed}", sizes, chunk_size, masks)
 
 
-def of_window_in_documents(sizes: tuple[int, int, int], *, seed: int, chunk_size: int = 2048) -> Fields:
+def of_window_in_documents(
+    sizes: tuple[int, int, int], *, seed: int, source: str = "prolong", chunk_size: int = 2048
+) -> Fields:
     """Return an instance of a window that documents cut."""
     tokens = total(sizes, chunk_size)
     masks = [
-        {"pattern": "causal_document", "arguments": {"lengths": sample("prolong", tokens, seed)}},
+        {"pattern": "causal_document", "arguments": {"lengths": sample(source, tokens, seed)}},
         {"pattern": "sliding_window", "arguments": {"num_rows": tokens, "left": 4096}},
     ]
     kind = "window_in_documents"
-    return fields(f"{kind}-prolong", kind, f"prolong, seed {seed}", sizes, chunk_size, masks)
+    return fields(f"{kind}-{source}", kind, f"{source}, seed {seed}", sizes, chunk_size, masks)
 
 
 def of_sequence(kind: str, sizes: tuple[int, int, int], *, chunk_size: int = 2048) -> Fields:
@@ -155,12 +163,14 @@ def conflicting_needs(num_chunks: int) -> np.ndarray:
     return needs
 
 
-def plain(name: str, weights: list[int], cluster: tuple[int, int], needs: str | list[str]) -> Fields:
+def plain(
+    name: str, weights: list[int], cluster: tuple[int, int], needs: str | list[str], *, seed: int = 7
+) -> Fields:
     """Return an instance of plain weights."""
     return {
         "name": f"hard-{name}",
         "group": "hard",
-        "source": "made by hand or numpy's default generator, seed 7",
+        "source": f"made by hand or numpy's default generator, seed {seed}",
         "num_ranks": cluster[0],
         "ranks_per_node": cluster[1],
         "chunk_size": 128,

@@ -21,7 +21,7 @@ using Flags = py::array_t<bool, py::array::c_style>;
 
 py::tuple search(const Integers& weights, const std::optional<Flags>& needs, const std::optional<Integers>& chunk_bytes,
                  int32_t num_ranks, int32_t ranks_per_node, int64_t target, int64_t compute_moves, int32_t mixes,
-                 int64_t slack, int64_t traffic_moves, int32_t runs) {
+                 int64_t slack, int64_t traffic_moves, int32_t runs, int32_t longest_run) {
   const auto num_chunks = static_cast<int32_t>(weights.size());
   if (num_ranks < 1 || ranks_per_node < 1 || num_chunks < num_ranks) {
     throw std::invalid_argument("search: at least one rank, a rank a node and a chunk a rank are needed");
@@ -31,7 +31,7 @@ py::tuple search(const Integers& weights, const std::optional<Flags>& needs, con
     throw std::invalid_argument("search: needs must be [chunks, chunks] and chunk_bytes [chunks], or both None");
   }
   const fm3::planner::Layout layout{num_chunks, num_ranks, ranks_per_node};
-  const fm3::planner::SearchOptions options{target, compute_moves, mixes, slack, traffic_moves, runs};
+  const fm3::planner::SearchOptions options{target, compute_moves, mixes, slack, traffic_moves, runs, longest_run};
   fm3::planner::Outcome outcome;
   {
     const int64_t* given_weights = weights.data();
@@ -54,6 +54,6 @@ PYBIND11_MODULE(_C, module) {
   module.doc() = "The search of fm3_planner's ipo and hcc_ipo.";
   module.def("search", &search, py::kw_only(), py::arg("weights"), py::arg("needs"), py::arg("chunk_bytes"),
              py::arg("num_ranks"), py::arg("ranks_per_node"), py::arg("target"), py::arg("compute_moves"),
-             py::arg("mixes"), py::arg("slack"), py::arg("traffic_moves"), py::arg("runs"),
+             py::arg("mixes"), py::arg("slack"), py::arg("traffic_moves"), py::arg("runs"), py::arg("longest_run"),
              "Place chunks; returns the item of each slot, int32, and the moves spent.");
 }

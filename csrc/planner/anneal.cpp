@@ -8,7 +8,7 @@ namespace {
 
 using Wide = __int128;
 
-constexpr int32_t kStages = 64;
+constexpr int32_t kLevels = 64;
 constexpr int32_t kDraws = 5;
 
 // Quantiles of the exponential distribution, round(-256 ln((i + 1/2) / 64)), as integers: logarithms of machines
@@ -20,10 +20,12 @@ constexpr int32_t kExponential[64] = {1242, 961, 830, 744, 680, 628, 585, 549, 5
 
 class Annealing {
  public:
-  Annealing(Placement& placement, const Needs& needs, const std::vector<int64_t>& limits, Random& random)
+  Annealing(Placement& placement, const Needs& needs, const std::vector<int64_t>& limits, int32_t longest_run,
+            Random& random)
       : placement_(placement),
         needs_(needs),
         limits_(limits),
+        longest_run_(longest_run),
         random_(random),
         traffic_(needs, placement),
         slot_of_(placement.item_at.size()) {
@@ -46,21 +48,21 @@ class Annealing {
     keep();
   }
 
-  bool run(const Cooling& cooling, int64_t moves) {
-    for (int32_t stage = 0; stage < kStages; ++stage) {
+  void run(const Cooling& cooling, int64_t moves) {
+    int64_t left_moves = 0;
+    for (int32_t level = 0; level < kLevels; ++level) {
       // Temperature falls with the square of the time that is left, and the penalty rises likewise.
-      constexpr int32_t kWhole = (kStages - 1) * (kStages - 1);
-      const int32_t left = (kStages - 1 - stage) * (kStages - 1 - stage);
+      constexpr int32_t kWhole = (kLevels - 1) * (kLevels - 1);
+      const int32_t left = (kLevels - 1 - level) * (kLevels - 1 - level);
       const int32_t temperature =
           cooling.end_temperature + (cooling.start_temperature - cooling.end_temperature) * left / kWhole;
       const int32_t penalty = cooling.end_penalty - (cooling.end_penalty - cooling.start_penalty) * left / kWhole;
       heat_ = (temperature * mean_bytes_) << fine_;
       price_ = static_cast<int64_t>(std::min<Wide>(((penalty * mean_bytes_) << (fine_ + 32)) / mean_weight_, kMost));
-      const int64_t stage_moves = moves * (stage + 1) / kStages - moves * stage / kStages;
-      for (int64_t move = 0; move < stage_moves; ++move) try_swap();
+      left_moves += moves * (level + 1) / kLevels - moves * level / kLevels;
+      while (left_moves > 0) left_moves -= try_swap();
     }
     if (found_) placement_.set(best_);
-    return found_;
   }
 
  private:
@@ -69,7 +71,8 @@ class Annealing {
   // Weight above a limit, by the room that is left below it.
   static int64_t above(int64_t room) { return room < 0 ? -room : 0; }
 
-  void try_swap() {
+  // Returns how many exchanges it computed.
+  int64_t try_swap() {
     const int32_t first = random_.below(static_cast<int32_t>(slot_of_.size()));
     const int32_t item = placement_.item_at[first], cell = placement_.cell_of[first], home = node_of_[first];
     int32_t begin = 0, end = static_cast<int32_t>(slot_of_.size());
@@ -79,7 +82,7 @@ class Annealing {
       if (num_linked > 0) {
         const int32_t relative = needs_.linked[start + random_.below(num_linked)];
         const int32_t node = node_of_[slot_of_[relative]];
-        if (node == home && above_ == 0) return;  // among its own, and nothing to repair
+        if (node == home && above_ == 0) return 1;  // among its own, and nothing to repair
         if (node != home) {
           begin = first_slot_[node];
           end = first_slot_[node + 1];
@@ -101,19 +104,58 @@ class Annealing {
         second = candidate;
       }
     }
-    if (second < 0) return;
+    if (second < 0) return 1;
 
     const int32_t other = placement_.item_at[second], away = node_of_[second];
+    if (longest_run_ > 1 && away != home && !placement_.is_blank(item) && !placement_.is_blank(other)) {
+      const int32_t length = 1 + random_.below(longest_run_);
+      if (length > 1) return try_runs(item, home, other, away, length);
+    }
     const int64_t change = away == home ? 0 : traffic_.change(item, home, other, away);
     const Wide cost = (static_cast<Wide>(change) << fine_) + ((static_cast<Wide>(more) * price_) >> 32);
-    if (cost > 0 && cost > (heat_ * kExponential[random_.next() >> 26]) >> 16) return;
+    if (!accepts(cost)) return 1;
     if (away != home) traffic_.exchange(item, home, other, away, change);
     placement_.swap(first, second);
     slot_of_[item] = second;
     slot_of_[other] = first;
     above_ += more;
     keep();
+    return 1;
   }
+
+  // One swap of two runs of neighbouring chunks, as far as both are wholly on their nodes: what a document gains by
+  // moving as a whole, its chunks one by one often lose.
+  int64_t try_runs(int32_t item, int32_t home, int32_t other, int32_t away, int32_t length) {
+    const int64_t above_before = above_, total_before = traffic_.total();
+    int32_t shared = 1;
+    while (shared < length && is_on(item + shared, home) && is_on(other + shared, away)) ++shared;
+    for (int32_t i = 0; i < shared; ++i) exchange(item + i, home, other + i, away);
+    const int64_t change = traffic_.total() - total_before, more = above_ - above_before;
+    if (accepts((static_cast<Wide>(change) << fine_) + ((static_cast<Wide>(more) * price_) >> 32))) {
+      keep();
+    } else {
+      for (int32_t i = shared - 1; i >= 0; --i) exchange(item + i, away, other + i, home);
+    }
+    return shared;
+  }
+
+  bool is_on(int32_t chunk, int32_t node) const {
+    return chunk < placement_.layout.num_chunks && node_of_[slot_of_[chunk]] == node;
+  }
+
+  // Exchanges two chunks of two nodes.
+  void exchange(int32_t chunk, int32_t home, int32_t other, int32_t away) {
+    const int32_t slot = slot_of_[chunk], other_slot = slot_of_[other];
+    const int32_t cell = placement_.cell_of[slot], other_cell = placement_.cell_of[other_slot];
+    above_ -= above(limits_[cell] - placement_.loads[cell]) + above(limits_[other_cell] - placement_.loads[other_cell]);
+    traffic_.exchange(chunk, home, other, away, traffic_.change(chunk, home, other, away));
+    placement_.swap(slot, other_slot);
+    slot_of_[chunk] = other_slot;
+    slot_of_[other] = slot;
+    above_ += above(limits_[cell] - placement_.loads[cell]) + above(limits_[other_cell] - placement_.loads[other_cell]);
+  }
+
+  bool accepts(Wide cost) { return cost <= 0 || cost <= (heat_ * kExponential[random_.next() >> 26]) >> 16; }
 
   // Remembers the placement if it is within the limits and the best so far.
   void keep() {
@@ -126,6 +168,7 @@ class Annealing {
   Placement& placement_;
   const Needs& needs_;
   const std::vector<int64_t>& limits_;
+  int32_t longest_run_;
   Random& random_;
   Traffic traffic_;
   std::vector<int32_t> slot_of_;     // [items]
@@ -143,9 +186,9 @@ class Annealing {
 
 }  // namespace
 
-bool anneal(Placement& placement, const Needs& needs, const std::vector<int64_t>& limits, const Cooling& cooling,
-            int64_t moves, Random& random) {
-  return Annealing(placement, needs, limits, random).run(cooling, moves);
+void anneal(Placement& placement, const Needs& needs, const std::vector<int64_t>& limits, const Cooling& cooling,
+            int64_t moves, int32_t longest_run, Random& random) {
+  Annealing(placement, needs, limits, longest_run, random).run(cooling, moves);
 }
 
 }  // namespace fm3::planner

@@ -20,10 +20,11 @@ struct Cooling {
 
 // Simulated annealing in integers: each of `moves` picks a chunk at random and, in the node of a chunk that it is
 // linked to, of five random partners for a swap the one that is best for the loads; it accepts what raises the cost
-// with a chance that falls with the raise and, as the run cools, with time. Cost: N, and a penalty for loads above
-// `limits`, one a cell, that grows. Ends with the placement of the least N within the limits that it passed and
-// returns true, or with its last one and returns false where there was none.
-bool anneal(Placement& placement, const Needs& needs, const std::vector<int64_t>& limits, const Cooling& cooling,
-            int64_t moves, Random& random);
+// with a chance that falls with the raise and, as the run cools, with time. Between nodes up to `longest_run`
+// neighbours of both go along, each of which counts as a move. Cost: N, and a penalty for loads above `limits`, one a
+// cell, that grows. Ends with the placement of the least N within the limits that it passed, or with its last one
+// where there was none.
+void anneal(Placement& placement, const Needs& needs, const std::vector<int64_t>& limits, const Cooling& cooling,
+            int64_t moves, int32_t longest_run, Random& random);
 
 }  // namespace fm3::planner

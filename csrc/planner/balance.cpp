@@ -14,6 +14,13 @@ struct Group {
   int32_t slots[3];
 };
 
+// How many groups of `size` slots `per_rank` slots have.
+int64_t count_groups(int32_t per_rank, int32_t size) {
+  int64_t count = 1;
+  for (int32_t i = 0; i < size; ++i) count = count * (per_rank - i) / (i + 1);
+  return count;
+}
+
 // All groups of `size` slots of a rank, in lexicographic order.
 void list_groups(const Placement& placement, int32_t rank, int32_t size, std::vector<Group>& groups) {
   groups.clear();
@@ -98,11 +105,14 @@ class Balancer {
                      [this](int32_t left, int32_t right) { return placement_.loads[left] < placement_.loads[right]; });
   }
 
-  // The heaviest rank exchanges `size` items for as many of the lightest rank with which that helps.
+  // The heaviest rank exchanges `size` items for as many of the lightest rank with which that helps. With many items
+  // a rank there are too many groups to try them, and swaps of one for one are fine enough.
   bool exchange_groups(int32_t size) {
+    const int64_t num_groups = count_groups(per_rank_, size);
+    if (!budget_.affords(num_groups, num_groups)) return false;
     list_groups(placement_, heaviest_, size, own_);
     for (const int32_t rank : others_) {
-      if (!budget_.is_left()) return false;
+      if (!budget_.affords(num_groups, num_groups)) return false;
       if (exchange_groups_with(rank, size)) return true;
     }
     return false;
@@ -140,7 +150,7 @@ class Balancer {
     for (size_t second = 0; second < count; ++second) {
       for (size_t third = 0; third < count; ++third) {
         if (second == third) continue;
-        if (!budget_.is_left()) return false;
+        if (!budget_.affords(static_cast<int64_t>(per_rank_) * per_rank_, per_rank_)) return false;
         if (exchange_around(others_[second], others_[third])) return true;
       }
     }

@@ -113,6 +113,9 @@ struct Budget {
   int64_t limit = 0;
 
   bool is_left() const { return spent < limit; }
+
+  // Whether a step of rows * columns exchanges is within what is left.
+  bool affords(int64_t rows, int64_t columns) const { return is_left() && rows <= (limit - spent) / columns; }
 };
 
 }  // namespace fm3::planner

@@ -16,6 +16,7 @@ using Wide = __int128;
 
 constexpr uint64_t kSeed = 42;
 constexpr Cooling kNodeCooling{400, 80, 2, 32};
+constexpr Cooling kAgainCooling{200, 80, 8, 32};
 constexpr Cooling kRankCooling{100, 60, 8, 64};
 constexpr Cooling kRepairCooling{60, 20, 256, 2048};
 
@@ -93,14 +94,17 @@ class Search {
     placement_.set(best_);
   }
 
-  // Decides which node owns what, and deals a node's chunks to its ranks.
+  // Decides which node owns what, and deals a node's chunks to its ranks. Every other run starts from the best
+  // placement so far, less hot.
   void anneal_nodes() {
-    Placement nodes = Placement::of_nodes(layout_, weights_, in_order_);
+    from_best_ = !from_best_;
+    Placement nodes = Placement::of_nodes(layout_, weights_, from_best_ ? best_ : in_order_);
     std::vector<int64_t> limits;
     for (int32_t node = 0; node < layout_.num_nodes(); ++node) {
       limits.push_back(clamp(static_cast<Wide>(limit_) * (layout_.end_rank(node) - layout_.first_rank(node))));
     }
-    anneal(nodes, *needs_, limits, kNodeCooling, run_moves_, random_);
+    anneal(nodes, *needs_, limits, from_best_ ? kAgainCooling : kNodeCooling, run_moves_, options_.longest_run,
+           random_);
     annealed_ += run_moves_;
     std::vector<int32_t> items = nodes.item_at;
     for (int32_t node = 0; node < layout_.num_nodes(); ++node) {
@@ -114,7 +118,7 @@ class Search {
   void anneal_ranks() {
     const std::vector<int64_t> limits(layout_.num_ranks, limit_);
     for (const Cooling& cooling : {kRankCooling, kRepairCooling}) {
-      anneal(placement_, *needs_, limits, cooling, run_moves_ / 4, random_);
+      anneal(placement_, *needs_, limits, cooling, run_moves_ / 4, options_.longest_run, random_);
       annealed_ += run_moves_ / 4;
       balance_nodes(limit_);
       if (placement_.largest_load() <= limit_) return;
@@ -167,6 +171,7 @@ class Search {
   int64_t moves_ = 0;
   int64_t limit_ = 0;
   int64_t inner_moves_ = 0;
+  bool from_best_ = true;
   int64_t run_moves_ = 0, annealed_ = 0;
   std::vector<int32_t> best_;
   int64_t least_traffic_ = 0, least_load_ = 0;

@@ -16,6 +16,7 @@ struct SearchOptions {
   int64_t slack = 0;          // phase 2 keeps the largest load within 1 + slack / 10^9 times that of phase 1
   int64_t traffic_moves = 0;  // exchanges that the annealing of phase 2 may compute, but for the last repair
   int32_t runs = 0;           // annealing runs that this allows where none needs a repair
+  int32_t longest_run = 1;    // neighbouring chunks that annealing swaps at once, at most
 };
 
 struct Outcome {

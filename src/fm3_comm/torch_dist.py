@@ -51,9 +51,11 @@ class TorchDist(PointToPointBackend):
         self._wire = GlooWire(host_group, timeout_seconds)
         self._device_wire = None if device_group is None else DeviceWire(device_group)
         self._on_the_way: set[Future[Any]] = set()
-        # Two threads: a message that nobody has taken yet must not keep this rank from taking its own.
+        # A thread each: a message that nobody has taken yet must not keep this rank from taking its own, nor
+        # may one that is late keep bodies from moving in their turn: its sender may be waiting for them.
         self._taker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"fm3-gloo-{self.rank}")
         self._sender = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"fm3-gloo-send-{self.rank}")
+        self._mover = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"fm3-move-{self.rank}")
 
     def abort(self, reason: str) -> None:
         """Tell every peer why this rank stops, and close the group's connections."""
@@ -66,6 +68,7 @@ class TorchDist(PointToPointBackend):
             super().close()
             wait(self._on_the_way)
             self._taker.shutdown(wait=True)
+            self._mover.shutdown(wait=True)
             self._sender.shutdown(wait=True)
             self._wire.release()
 
@@ -76,7 +79,7 @@ class TorchDist(PointToPointBackend):
         wire = self._device_wire
         if wire is not None and any(head.device.type == wire.device_type for head in heads if head.exchange):
             return self._start_on_device(wire, operation, outgoing, expected)
-        self._wire.turns.skip(operation, self._taker)
+        self._wire.turns.skip(operation, self._mover)
         started = self._wire.start(
             operation,
             {peer: Message(message.head, message.body.cpu()) for peer, message in outgoing.items()},
@@ -99,7 +102,7 @@ class TorchDist(PointToPointBackend):
             started.collect_heads()
             return move()
 
-        arrived = self._taken(started, self._wire.turns.run(operation, in_turn, self._taker))
+        arrived = self._taken(started, self._wire.turns.run(operation, in_turn, self._mover))
         self._on_the_way.add(arrived)
         arrived.add_done_callback(self._on_the_way.discard)
         return lambda: arrived.result()()

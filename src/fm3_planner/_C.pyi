@@ -16,6 +16,7 @@ def search(
     slack: int,
     traffic_moves: int,
     runs: int,
+    longest_run: int,
 ) -> tuple[NDArray[np.int32], int]:
     """Place chunks as `fm3_planner.search.phases.search_in_python` does, decision for decision.
 
@@ -31,6 +32,7 @@ def search(
         slack: likewise.
         traffic_moves: likewise.
         runs: likewise.
+        longest_run: likewise.
 
     Returns:
         The item of each slot, int32 [slots], and the moves spent.

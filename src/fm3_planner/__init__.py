@@ -7,8 +7,15 @@ all of it anew.
 
 from fm3_planner.advisor import ChunkAdvice, ChunkOption, StepSpeeds, advise_chunk_size, balanced_chunk_size
 from fm3_planner.base import Assignment, Planner
-from fm3_planner.bounds import Bound, Bounds, lower_bounds
-from fm3_planner.calibrate import Calibration, DirectionFit, TimedCell, fit_cost_weights, read_cells
+from fm3_planner.bounds import Bound, Bounds, lower_bounds, tightest_bounds
+from fm3_planner.calibrate import (
+    Calibration,
+    DirectionFit,
+    TimedCell,
+    cells_to_json,
+    fit_cost_weights,
+    read_cells,
+)
 from fm3_planner.check import check_plan
 from fm3_planner.contiguous import Contiguous
 from fm3_planner.cost import PlanCost, plan_cost
@@ -16,6 +23,7 @@ from fm3_planner.exact.brute_force import BruteForce
 from fm3_planner.exact.cp_sat import CpSat
 from fm3_planner.exact.pulp_ilp import Ilp
 from fm3_planner.exact.search import Objective
+from fm3_planner.goal import Figure, Goal, Stop
 from fm3_planner.group_swaps import GroupSwaps
 from fm3_planner.hcc_ipo import HccIpo
 from fm3_planner.instance import Instance, read_instances
@@ -39,6 +47,8 @@ from fm3_planner.registry import planners
 from fm3_planner.relabel import relabel_plan, relabel_ranks
 from fm3_planner.result import Gaps, PlanResult, PlanStats, Status
 from fm3_planner.saved import (
+    calibration_from_json,
+    calibration_to_json,
     needs_from_hex,
     needs_to_hex,
     plan_from_json,
@@ -47,7 +57,6 @@ from fm3_planner.saved import (
     problem_to_json,
 )
 from fm3_planner.snake import Snake
-from fm3_planner.stage import Figure, Stage, Stop
 from fm3_planner.striped import Striped
 from fm3_planner.topology import ClusterGraph, LinkLoad, LinkSpeeds
 from fm3_planner.traffic import token_traffic, traffic_matrix
@@ -69,6 +78,7 @@ __all__ = [
     "DirectionFit",
     "Figure",
     "Gaps",
+    "Goal",
     "GroupSwaps",
     "HccIpo",
     "Ilp",
@@ -86,7 +96,6 @@ __all__ = [
     "PlanStats",
     "Planner",
     "Snake",
-    "Stage",
     "Status",
     "StepSpeeds",
     "Stop",
@@ -95,6 +104,9 @@ __all__ = [
     "Zigzag",
     "advise_chunk_size",
     "balanced_chunk_size",
+    "calibration_from_json",
+    "calibration_to_json",
+    "cells_to_json",
     "check_plan",
     "contiguous_partition",
     "exchange_split_sizes",
@@ -118,6 +130,7 @@ __all__ = [
     "redistribution_split_sizes",
     "relabel_plan",
     "relabel_ranks",
+    "tightest_bounds",
     "token_indices",
     "token_traffic",
     "traffic_matrix",

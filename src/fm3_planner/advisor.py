@@ -30,12 +30,14 @@ _DEFAULT_COST = CostWeights()
 class StepSpeeds:
     """Integer speeds that turn a plan's figures into picoseconds of one layer, forward and backward.
 
+    `Calibration.unit_femtoseconds` is the measured time of a unit of a calibration's cost weights.
+
     The defaults are assumptions for a Hopper GPU: a matrix product of a 128 x 128 block and head dim 128 is
     4.2 million multiplications and additions, at 500 T/s 8,400 ps, which default weights count as 10 units;
     NVLink moves 400 GB/s a rank, the network 50 GB/s a rank.
 
     Attributes:
-        unit_picoseconds: time of a unit of cost.
+        unit_femtoseconds: time of a unit of cost.
         rank_bytes_per_second: what a rank receives within its node.
         node_bytes_per_second: what a rank receives from other nodes.
 
@@ -43,13 +45,13 @@ class StepSpeeds:
         PlanError: a value is not an integer >= 1.
     """
 
-    unit_picoseconds: int = 840
+    unit_femtoseconds: int = 840_000
     rank_bytes_per_second: int = 400 * 10**9
     node_bytes_per_second: int = 50 * 10**9
 
     def __post_init__(self) -> None:
         """Validate every value."""
-        for name in ("unit_picoseconds", "rank_bytes_per_second", "node_bytes_per_second"):
+        for name in ("unit_femtoseconds", "rank_bytes_per_second", "node_bytes_per_second"):
             require_int(f"StepSpeeds.{name}", getattr(self, name), minimum=1, error=PlanError)
 
 
@@ -248,7 +250,7 @@ def _predicted(result: PlanResult, speeds: StepSpeeds) -> int:
     cost, ranks = result.cost, result.cluster.num_ranks
     second = 10**12
     return (
-        cost.compute * speeds.unit_picoseconds
+        cost.compute * speeds.unit_femtoseconds // 1000
         + 3 * cost.buffer_bytes * second // speeds.rank_bytes_per_second
         + 3 * cost.node_traffic * second // (ranks * speeds.node_bytes_per_second)
     )
@@ -256,11 +258,11 @@ def _predicted(result: PlanResult, speeds: StepSpeeds) -> int:
 
 def _beats(one: PlanResult, other: PlanResult) -> bool:
     """Say whether `one` is nowhere worse and somewhere better in load, traffic between nodes and chunks."""
-    mine, theirs = _goals(one), _goals(other)
+    mine, theirs = _figures_of(one), _figures_of(other)
     return mine != theirs and all(a <= b for a, b in zip(mine, theirs, strict=True))
 
 
-def _goals(result: PlanResult) -> tuple[int, int, int]:
+def _figures_of(result: PlanResult) -> tuple[int, int, int]:
     return result.cost.compute, result.cost.node_traffic, result.partition.num_chunks
 
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from fm3_core.errors import PlanError
 from fm3_core.partition import Partition
 from fm3_planner.bounds import Bound
+from fm3_planner.goal import Goal
 from fm3_planner.problem import PlanProblem
-from fm3_planner.stage import Stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,13 +26,13 @@ class Assignment:
         chunks_by_rank: chunk ids of each rank, ascending in each rank.
         moves: how many placements or exchanges were tried; the unit of work budgets.
         compute_bound: a lower bound of the largest load that the planner proved, None for none.
-        stages: what an exact planner's search reached and proved, figure after figure; () for a heuristic.
+        goals: what an exact planner's search reached and proved, figure after figure; () for a heuristic.
     """
 
     chunks_by_rank: Sequence[Sequence[int]]
     moves: int = 0
     compute_bound: Bound | None = None
-    stages: tuple[Stage, ...] = ()
+    goals: tuple[Goal, ...] = ()
 
 
 Answer: TypeAlias = Assignment | Sequence[Iterable[int]] | NDArray[np.integer[Any]]
@@ -168,16 +168,22 @@ def _refuse_wrong_details(details: Assignment, planner: str) -> None:
         and bound.reason
     ):
         _refuse(planner, f"compute_bound must be a Bound of an integer and a reason, got {bound!r}")
-    if not isinstance(details.stages, tuple) or not all(isinstance(stage, Stage) for stage in details.stages):
-        _refuse(planner, f"stages must be a tuple of Stage, got {details.stages!r}")
-    for index, stage in enumerate(details.stages):
-        if not 0 <= stage.bound <= stage.value <= stage.allowed:
+    if not isinstance(details.goals, tuple) or not all(isinstance(goal, Goal) for goal in details.goals):
+        _refuse(planner, f"goals must be a tuple of Goal, got {details.goals!r}")
+    for index, goal in enumerate(details.goals):
+        if not 0 <= goal.bound <= goal.value <= goal.allowed:
             _refuse(
                 planner,
-                f"stages[{index}] must satisfy 0 <= bound <= value <= allowed, got bound={stage.bound}, "
-                f"value={stage.value}, allowed={stage.allowed}",
+                f"goals[{index}] must satisfy 0 <= bound <= value <= allowed, got bound={goal.bound}, "
+                f"value={goal.value}, allowed={goal.allowed}",
             )
 
 
 def _refuse(planner: str, fact: str) -> NoReturn:
     raise PlanError(f"planner {planner!r}: {fact}")
+
+
+def require_planner(name: str, value: object) -> None:
+    """Raise PlanError unless `value` is an object with assign(problem); a name or a class is none."""
+    if isinstance(value, type) or not callable(getattr(value, "assign", None)):
+        raise PlanError(f"{name} must be an object with assign(problem), got {value!r}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,6 +34,18 @@ class Bounds:
 def lower_bounds(problem: PlanProblem) -> Bounds:
     """Return the bounds of compute and of node traffic."""
     return Bounds(compute=compute_bound(problem), node_traffic=node_traffic_bound(problem))
+
+
+def tightest_bounds(bounds: Iterable[Bounds]) -> Bounds:
+    """Return the largest of each of several bounds of one problem, of equal ones the first.
+
+    What one planner proved holds for the plans of all, so that plans are compared with one bound.
+    """
+    known = list(bounds)
+    return Bounds(
+        compute=max((one.compute for one in known), key=lambda bound: bound.value),
+        node_traffic=max((one.node_traffic for one in known), key=lambda bound: bound.value),
+    )
 
 
 def compute_bound(problem: PlanProblem) -> Bound:

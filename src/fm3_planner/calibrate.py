@@ -11,7 +11,7 @@ import json
 import math
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 
 from fm3_core.check import require_int
 from fm3_core.errors import PlanError
-from fm3_planner.weights import CostWeights
+from fm3_core.mask import ColumnMask
+from fm3_core.workload import block_counts
+from fm3_planner.weights import CostWeights, row_bounds
 
 DIRECTIONS = ("forward", "backward")
 UNITS = 10_000
@@ -67,6 +69,55 @@ class TimedCell:
         if not is_number or not math.isfinite(seconds) or seconds <= 0:
             raise PlanError(f"seconds must be a finite number > 0, got {seconds!r}")
 
+    @classmethod
+    def of_call(
+        cls,
+        mask: ColumnMask,
+        *,
+        direction: str,
+        seconds: float,
+        batch: int,
+        query_heads: int,
+        block_rows: int,
+        block_keys: int,
+    ) -> TimedCell:
+        """Make the cell of one call of a kernel: what it visits is counted from the mask.
+
+        Args:
+            mask: the call's mask.
+            direction: "forward" or "backward".
+            seconds: time of the call.
+            batch: entries of q, a multiple of the mask's.
+            query_heads: heads of q, a multiple of the mask's.
+            block_rows: query rows of the kernel's block.
+            block_keys: keys of it.
+
+        Raises:
+            PlanError: an argument breaks its rule.
+        """
+        calls = 1
+        for name, value, of_mask in (
+            ("batch", batch, mask.batch),
+            ("query_heads", query_heads, mask.heads),
+        ):
+            require_int(name, value, minimum=1, error=PlanError)
+            if not of_mask or value % of_mask:
+                raise PlanError(f"{name}={value} must be a multiple of the mask's {of_mask}")
+            calls *= value // of_mask
+        for name, value in (("block_rows", block_rows), ("block_keys", block_keys)):
+            require_int(name, value, minimum=1, error=PlanError)
+        bounds, _ = row_bounds(mask.num_rows, max(mask.num_rows, 1), block_rows)
+        full, partial = block_counts(mask, bounds, block_keys)
+        return cls(
+            direction=direction,
+            full_blocks=calls * int(full.sum()),
+            partial_blocks=calls * int(partial.sum()),
+            row_blocks=batch * query_heads * (len(bounds) - 1),
+            block_rows=block_rows,
+            block_keys=block_keys,
+            seconds=seconds,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class DirectionFit:
@@ -107,6 +158,16 @@ class Calibration:
     forward: DirectionFit
     backward: DirectionFit | None
 
+    @property
+    def unit_femtoseconds(self) -> int:
+        """`seconds_per_unit` for `StepSpeeds`, an integer >= 1."""
+        return max(1, round(self.seconds_per_unit * 1e15))
+
+
+def cells_to_json(cells: Iterable[TimedCell], **about: Any) -> str:
+    """Return what `read_cells` reads; `about` says what was measured and where, as JSON values."""
+    return json.dumps({**about, "cells": [asdict(cell) for cell in cells]}, indent=1)
+
 
 def read_cells(path: Path) -> list[TimedCell]:
     """Return the cells of a kernel benchmark's JSON file.
@@ -116,11 +177,17 @@ def read_cells(path: Path) -> list[TimedCell]:
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as failure:
+        raise PlanError(f"{path} cannot be read: {failure.strerror}") from failure
     except ValueError as failure:
         raise PlanError(f"{path} is no JSON: {failure}") from failure
     cells = content.get("cells") if isinstance(content, Mapping) else None
     if not isinstance(cells, list) or not cells:
-        raise PlanError(f'{path} must have a list "cells" with at least one cell')
+        found = ", ".join(map(repr, content)) if isinstance(content, Mapping) else type(content).__name__
+        raise PlanError(
+            f'{path} must have a list "cells" with at least one cell, as cells_to_json writes; it has '
+            f"{found or 'nothing'}"
+        )
     return [_cell(f"{path}: cells[{index}]", cell) for index, cell in enumerate(cells)]
 
 
@@ -128,24 +195,24 @@ def fit_cost_weights(cells: Iterable[TimedCell], *, source: str) -> Calibration:
     """Fit cost weights to measured times: least squares of the relative error, no weight below 0.
 
     Args:
-        cells: measured calls; all with blocks of one size, forward ones among them.
+        cells: measured calls, forward ones among them; blocks of a direction have one size.
         source: what was measured and where; becomes part of the weights' provenance.
 
     Raises:
         PlanError: there are no forward cells, fewer cells of a direction than weights to fit, or blocks of
-            several sizes.
+            several sizes in a direction.
     """
     measured = list(cells)
-    sizes = sorted({(cell.block_rows, cell.block_keys) for cell in measured})
-    if len(sizes) > 1:
-        raise PlanError(
-            f"cells must have blocks of one size, got {' and '.join(f'{r}x{k}' for r, k in sizes)}"
-        )
     by_direction = {
         direction: [cell for cell in measured if cell.direction == direction] for direction in DIRECTIONS
     }
     if not by_direction["forward"]:
         raise PlanError("cells must have forward times, got none")
+    block_rows, block_keys = _block_size("forward", by_direction["forward"])
+    backward_size: tuple[int | None, int | None] = (None, None)
+    if by_direction["backward"]:
+        found = _block_size("backward", by_direction["backward"])
+        backward_size = (None, None) if found == (block_rows, block_keys) else found
     forward = _fit("forward", by_direction["forward"])
     backward = _fit("backward", by_direction["backward"]) if by_direction["backward"] else None
     fits = [fit for fit in (forward, backward) if fit is not None]
@@ -169,11 +236,22 @@ def fit_cost_weights(cells: Iterable[TimedCell], *, source: str) -> Calibration:
         partial_backward=units(backward, "partial_seconds"),
         row_block_forward=units(forward, "row_block_seconds"),
         row_block_backward=units(backward, "row_block_seconds"),
-        block_rows=sizes[0][0],
-        block_keys=sizes[0][1],
+        block_rows=block_rows,
+        block_keys=block_keys,
+        backward_block_rows=backward_size[0],
+        backward_block_keys=backward_size[1],
         provenance=f"fitted to {source}; error {errors}",
     )
     return Calibration(cost=cost, seconds_per_unit=unit, forward=forward, backward=backward)
+
+
+def _block_size(direction: str, cells: Sequence[TimedCell]) -> tuple[int, int]:
+    """Return the rows and keys that the blocks of all cells of a direction have, or raise."""
+    sizes = sorted({(cell.block_rows, cell.block_keys) for cell in cells})
+    if len(sizes) > 1:
+        found = " and ".join(f"{rows}x{keys}" for rows, keys in sizes)
+        raise PlanError(f"{direction} cells must have blocks of one size, got {found}")
+    return sizes[0]
 
 
 def _fit(direction: str, cells: Sequence[TimedCell]) -> DirectionFit:

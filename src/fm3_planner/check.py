@@ -6,9 +6,9 @@ from typing import Any
 
 from fm3_core.errors import PlanError
 from fm3_planner.exact.brute_force import BruteForce
+from fm3_planner.goal import Figure, Stop
 from fm3_planner.problem import PlanProblem
 from fm3_planner.result import PlanResult, Status
-from fm3_planner.stage import Figure, Stop
 
 
 def check_plan(problem: PlanProblem, result: PlanResult) -> None:
@@ -32,7 +32,7 @@ def check_plan(problem: PlanProblem, result: PlanResult) -> None:
     _check_chunks(problem, chunks_by_rank)
     _check_cost(problem, result)
     _check_bounds(problem, result)
-    _check_stages(result)
+    _check_goals(result)
     _same("status", result.status, _status(result))
     if result.stats.moves < 0 or result.stats.planning_seconds < 0:
         raise PlanError(f"stats must not be negative, got {result.stats}")
@@ -108,24 +108,24 @@ def _check_bounds(problem: PlanProblem, result: PlanResult) -> None:
             raise PlanError(f"bounds.{name} has no reason")
 
 
-def _check_stages(result: PlanResult) -> None:
+def _check_goals(result: PlanResult) -> None:
     """Check what an exact planner says of its search against the plan's own figures."""
-    for index, stage in enumerate(result.stages):
-        if not 0 <= stage.bound <= stage.value <= stage.allowed:
-            raise PlanError(f"stages[{index}] must satisfy 0 <= bound <= value <= allowed, got {stage}")
-        figure = getattr(result.cost, stage.figure.value)
-        if figure > stage.allowed:
-            raise PlanError(f"stages[{index}].allowed is {stage.allowed}, the plan has {figure}")
-    if result.stages:
-        last = result.stages[-1]
-        _same(f"stages[{len(result.stages) - 1}].value", last.value, getattr(result.cost, last.figure.value))
+    for index, goal in enumerate(result.goals):
+        if not 0 <= goal.bound <= goal.value <= goal.allowed:
+            raise PlanError(f"goals[{index}] must satisfy 0 <= bound <= value <= allowed, got {goal}")
+        figure = getattr(result.cost, goal.figure.value)
+        if figure > goal.allowed:
+            raise PlanError(f"goals[{index}].allowed is {goal.allowed}, the plan has {figure}")
+    if result.goals:
+        last = result.goals[-1]
+        _same(f"goals[{len(result.goals) - 1}].value", last.value, getattr(result.cost, last.figure.value))
 
 
 def _status(result: PlanResult) -> Status:
-    stops = {stage.stop for stage in result.stages if stage.value > stage.bound}
+    stops = {goal.stop for goal in result.goals if goal.value > goal.bound}
     if stops:
         return Status.CLOCK if Stop.CLOCK in stops else Status.WORK_LIMIT
-    if result.stages and {stage.figure for stage in result.stages} != {Figure.COMPUTE}:
+    if result.goals and {goal.figure for goal in result.goals} != {Figure.COMPUTE}:
         return Status.PROVED
     return Status.OPTIMAL if result.cost.compute == result.bounds.compute.value else Status.FEASIBLE
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fm3_core.check import require_int
 from fm3_core.errors import PlanError
-from fm3_planner.base import Assignment, Planner, accept
+from fm3_planner.base import Assignment, Planner, accept, require_planner
 from fm3_planner.bounds import compute_bound
 from fm3_planner.ipo import Ipo
 from fm3_planner.problem import PlanProblem
@@ -39,6 +39,7 @@ class GroupSwaps:
     def __post_init__(self) -> None:
         """Validate the limit."""
         require_int("max_swaps", self.max_swaps, error=PlanError)
+        require_planner("GroupSwaps.start", self.start)
 
     def assign(self, problem: PlanProblem) -> Assignment:
         """Return the placement when no swap helps any more, or the limit is reached."""

@@ -11,12 +11,17 @@ from fm3_core.check import require_int
 from fm3_core.errors import PlanError
 from fm3_planner.base import Assignment
 from fm3_planner.bounds import largest_load_bound
-from fm3_planner.ipo import COMPUTE_MOVES_PER_CHUNK, MIXES, default_moves, require_engine, require_moves
+from fm3_planner.ipo import compute_moves_of, default_moves, mixes_of, require_engine, require_moves
 from fm3_planner.problem import PlanProblem
 from fm3_planner.search.engine import search
 from fm3_planner.search.options import SLACK_UNIT, SearchOptions
 
 MOST_EPSILON = 1000
+LONGEST_RUN = 8
+"""Neighbouring chunks that annealing swaps at once, at most."""
+
+CHUNKS_WITH_RUNS = 192
+"""Up to so many chunks annealing swaps runs; with more, what a run costs is better spent on single chunks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,10 +30,11 @@ class HccIpo:
 
     1. Balances compute between all ranks, as `Ipo` does; the largest load it reaches is T_best.
     2. Lowers the bytes that cross nodes while every load stays within (1 + epsilon) T_best. Starts are the
-       balanced placement, those of lpt and zigzag where they are within it, and, several times, contiguous
-       chunks: annealing decides which node owns what, the chunks of a node are dealt to its ranks, and where
-       a rank is too heavy annealing goes on between ranks. Swaps between nodes follow, while one lowers the
-       traffic.
+       balanced placement, those of lpt and zigzag where they are within it, and, in turn and several times,
+       contiguous chunks and the best placement so far: annealing decides which node owns what, by swaps of
+       chunks and, up to 192 of them, of runs of up to 8 neighbours; the chunks of a node are dealt to its
+       ranks, and where a rank is too heavy annealing goes on between ranks. Swaps between nodes follow, while
+       one lowers the traffic.
     3. Balances compute inside each node, which leaves the traffic between nodes as it is.
 
     Phases 2 and 3 alternate while the traffic falls; of all starts the plan with the least traffic, then the
@@ -40,7 +46,7 @@ class HccIpo:
         epsilon: how much more compute than the best balance traffic may cost; read to nine decimals. 0.02
             about halves the traffic of the default, 0.002.
         compute_moves: exchanges that phase 1 computes at most, about, and phase 3 for each start; None: 1000
-            a chunk.
+            a chunk, and 64,000 at least.
         traffic_moves: exchanges that annealing computes, but for the last repair; None: 18432 for 32 to 64
             chunks, then about 300 for each chunk.
         runs: annealing runs that this allows where no rank needs a repair; None: 12 for less than 48
@@ -76,11 +82,12 @@ class HccIpo:
         num_chunks = problem.num_chunks
         options = SearchOptions(
             target=largest_load_bound(problem.weights.tolist(), problem.num_ranks).value,
-            compute_moves=default_moves(self.compute_moves, COMPUTE_MOVES_PER_CHUNK * num_chunks),
-            mixes=MIXES,
+            compute_moves=default_moves(self.compute_moves, compute_moves_of(num_chunks)),
+            mixes=mixes_of(num_chunks),
             slack=int(Fraction(str(float(self.epsilon))) * SLACK_UNIT),
             traffic_moves=default_moves(self.traffic_moves, _traffic_moves(num_chunks)),
             runs=_runs(num_chunks) if self.runs is None else int(self.runs),
+            longest_run=LONGEST_RUN if num_chunks <= CHUNKS_WITH_RUNS else 1,
         )
         return search(problem, options, with_traffic=True, engine=self.engine)
 

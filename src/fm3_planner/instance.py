@@ -91,17 +91,27 @@ def read_instances(path: Path) -> list[Instance]:
     """Return the instances of a file of `FORMAT`.
 
     Raises:
-        PlanError: the file is of another format or version, or two instances have one name.
+        PlanError: the file cannot be read, is no JSON, of another format or version, its fields make no
+            instances, or two instances have one name.
     """
-    content = json.loads(path.read_text(encoding="utf-8"))
-    found = (content.get("format"), content.get("version"))
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as failure:
+        raise PlanError(f"{path} cannot be read: {failure.strerror}") from failure
+    except ValueError as failure:
+        raise PlanError(f"{path} is no JSON: {failure}") from failure
+    is_object = isinstance(content, dict)
+    found = (content.get("format"), content.get("version")) if is_object else (type(content).__name__, None)
     if found != (FORMAT, VERSION):
         raise PlanError(f"{path}: must be {FORMAT} version {VERSION}, got {found[0]!r} version {found[1]!r}")
-    cost = CostWeights(**content["cost"])
-    instances = [
-        Instance(cost=cost, **{key: _frozen(value) for key, value in fields.items()})
-        for fields in content["instances"]
-    ]
+    instances = []
+    try:
+        cost = CostWeights(**content["cost"])
+        for fields in content["instances"]:
+            instances.append(Instance(cost=cost, **{key: _frozen(value) for key, value in fields.items()}))
+    except (AttributeError, KeyError, TypeError) as wrong:
+        what = f"field {wrong} is missing" if isinstance(wrong, KeyError) else str(wrong)
+        raise PlanError(f"{path}: instances[{len(instances)}]: {what}") from wrong
     names = [instance.name for instance in instances]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -110,10 +120,13 @@ def read_instances(path: Path) -> list[Instance]:
 
 
 def _mask(description: Mapping[str, Any]) -> ColumnMask:
-    name = description["pattern"]
+    name = description.get("pattern")
     if name not in patterns.PATTERNS:
         raise UnknownNameError(f"unknown pattern {name!r}; known: {', '.join(sorted(patterns.PATTERNS))}")
-    mask: ColumnMask = patterns.PATTERNS[name](**description["arguments"])
+    try:
+        mask: ColumnMask = patterns.PATTERNS[name](**description.get("arguments", {}))
+    except TypeError as wrong:
+        raise PlanError(f"pattern {name!r}: {wrong}") from wrong
     return mask
 
 

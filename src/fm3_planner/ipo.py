@@ -13,9 +13,10 @@ from fm3_planner.search.engine import ENGINES, search
 from fm3_planner.search.options import SearchOptions
 
 COMPUTE_MOVES_PER_CHUNK = 1000
-"""Exchanges that compute balance computes by default, for each chunk."""
+FEW_CHUNKS = 64
+"""Fewer chunks get the budget of so many, and `MIXES_OF_FEW`: the time is short anyway."""
 
-MIXES = 25
+MIXES, MIXES_OF_FEW = 25, 100
 """Times that the search leaves a placement that no exchange improves."""
 
 
@@ -30,7 +31,7 @@ class Ipo:
     other ranks are mixed and improved anew. Needs are not looked at.
 
     Attributes:
-        compute_moves: exchanges to compute at most, about; None: 1000 a chunk.
+        compute_moves: exchanges to compute at most, about; None: 1000 a chunk, and 64,000 at least.
         engine: "native" (C++), "python", or "auto" for the first of them that there is; both give the same
             plan.
 
@@ -50,10 +51,20 @@ class Ipo:
         """Return the balanced placement."""
         options = SearchOptions(
             target=largest_load_bound(problem.weights.tolist(), problem.num_ranks).value,
-            compute_moves=default_moves(self.compute_moves, COMPUTE_MOVES_PER_CHUNK * problem.num_chunks),
-            mixes=MIXES,
+            compute_moves=default_moves(self.compute_moves, compute_moves_of(problem.num_chunks)),
+            mixes=mixes_of(problem.num_chunks),
         )
         return search(problem, options, with_traffic=False, engine=self.engine)
+
+
+def compute_moves_of(num_chunks: int) -> int:
+    """Return the default budget of compute balance."""
+    return COMPUTE_MOVES_PER_CHUNK * max(num_chunks, FEW_CHUNKS)
+
+
+def mixes_of(num_chunks: int) -> int:
+    """Return how often the search leaves a placement that no exchange improves."""
+    return MIXES_OF_FEW if num_chunks < FEW_CHUNKS else MIXES
 
 
 def require_moves(name: str, value: int | None) -> None:

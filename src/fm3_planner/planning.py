@@ -8,10 +8,10 @@ from fm3_core.errors import PlanError
 from fm3_planner.base import Planner, accept
 from fm3_planner.bounds import Bounds, lower_bounds
 from fm3_planner.cost import PlanCost, plan_cost
+from fm3_planner.goal import Goal
 from fm3_planner.problem import PlanProblem
 from fm3_planner.registry import planners
 from fm3_planner.result import PlanResult, PlanStats, status_of
-from fm3_planner.stage import Stage
 
 DEFAULT_PLANNER = "hcc_ipo"
 
@@ -46,33 +46,33 @@ def plan(problem: PlanProblem, planner: str | Planner = DEFAULT_PLANNER) -> Plan
             f"planner {name!r}: its compute_bound says that no plan has a load below {proved.value}, "
             f"but its own plan has {cost.compute}"
         )
-    _refuse_unkept_stages(name, details.stages, cost)
+    _refuse_unkept_goals(name, details.goals, cost)
     if proved is not None and proved.value > bounds.compute.value:
         bounds = Bounds(compute=proved, node_traffic=bounds.node_traffic)
     return PlanResult(
         partition=partition,
-        status=status_of(cost, bounds, details.stages),
+        status=status_of(cost, bounds, details.goals),
         cost=cost,
         bounds=bounds,
         stats=PlanStats(planner=name, moves=int(details.moves), planning_seconds=planning_seconds),
         cluster=problem.cluster,
         fingerprint=problem.fingerprint,
-        stages=details.stages,
+        goals=details.goals,
     )
 
 
-def _refuse_unkept_stages(planner: str, stages: tuple[Stage, ...], cost: PlanCost) -> None:
-    """Refuse a plan that does not have what its stages say that it has."""
-    for index, stage in enumerate(stages):
-        figure = getattr(cost, stage.figure.value)
-        if figure > stage.allowed:
+def _refuse_unkept_goals(planner: str, goals: tuple[Goal, ...], cost: PlanCost) -> None:
+    """Refuse a plan that does not have what its goals say that it has."""
+    for index, goal in enumerate(goals):
+        figure = getattr(cost, goal.figure.value)
+        if figure > goal.allowed:
             raise PlanError(
-                f"planner {planner!r}: stages[{index}] allows a {stage.figure.value} of {stage.allowed}, "
+                f"planner {planner!r}: goals[{index}] allows a {goal.figure.value} of {goal.allowed}, "
                 f"but its plan has {figure}"
             )
-        if index == len(stages) - 1 and figure != stage.value:
+        if index == len(goals) - 1 and figure != goal.value:
             raise PlanError(
-                f"planner {planner!r}: stages[{index}] says a {stage.figure.value} of {stage.value}, "
+                f"planner {planner!r}: goals[{index}] says a {goal.figure.value} of {goal.value}, "
                 f"but its plan has {figure}"
             )
 

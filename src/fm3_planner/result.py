@@ -10,7 +10,7 @@ from fm3_core.mask import ColumnMask
 from fm3_core.partition import Partition
 from fm3_planner.bounds import Bound, Bounds
 from fm3_planner.cost import PlanCost
-from fm3_planner.stage import Figure, Stage, Stop
+from fm3_planner.goal import Figure, Goal, Stop
 
 
 class Status(Enum):
@@ -20,11 +20,11 @@ class Status(Enum):
     FEASIBLE = "feasible: the plan keeps every rule; its compute load is above the lower bound"
     PROVED = "proved: no plan is better by the figures that were asked for, taken in their order"
     WORK_LIMIT = (
-        "stopped at a work limit: the plan keeps every rule, its stages say how far it may be from the best; "
+        "stopped at a work limit: the plan keeps every rule, its goals say how far it may be from the best; "
         "the same limit gives the same plan again"
     )
     CLOCK = (
-        "stopped by the clock: the plan keeps every rule, its stages say how far it may be from the best; "
+        "stopped by the clock: the plan keeps every rule, its goals say how far it may be from the best; "
         "another run may give another plan, so plan once and share the result"
     )
 
@@ -73,7 +73,7 @@ class PlanResult:
         stats: planner, moves and time.
         cluster: the ranks and nodes that it was made for.
         fingerprint: of the mask that it was made for, as in the problem.
-        stages: what an exact planner reached and proved, figure after figure; () for a heuristic.
+        goals: what an exact planner reached and proved, figure after figure; () for a heuristic.
     """
 
     partition: Partition
@@ -83,14 +83,18 @@ class PlanResult:
     stats: PlanStats
     cluster: Cluster
     fingerprint: str
-    stages: tuple[Stage, ...] = ()
+    goals: tuple[Goal, ...] = ()
 
     @property
     def gaps(self) -> Gaps:
         """How far compute and node traffic are above their bounds."""
+        return self.gaps_to(self.bounds)
+
+    def gaps_to(self, bounds: Bounds) -> Gaps:
+        """Return how far compute and node traffic are above other bounds of the same problem."""
         return Gaps(
-            compute=_gap(self.cost.compute, self.bounds.compute),
-            node_traffic=_gap(self.cost.node_traffic, self.bounds.node_traffic),
+            compute=_gap(self.cost.compute, bounds.compute),
+            node_traffic=_gap(self.cost.node_traffic, bounds.node_traffic),
         )
 
     def explain(self) -> str:
@@ -102,14 +106,14 @@ class PlanResult:
         return mask.fingerprint in self.fingerprint.split("+")
 
 
-def status_of(cost: PlanCost, bounds: Bounds, stages: tuple[Stage, ...] = ()) -> Status:
-    """Return what the figures and the stages of an exact search prove about a plan."""
-    open_stages = [stage for stage in stages if not stage.is_proved]
-    if any(stage.stop is Stop.CLOCK for stage in open_stages):
+def status_of(cost: PlanCost, bounds: Bounds, goals: tuple[Goal, ...] = ()) -> Status:
+    """Return what the figures and the goals of an exact search prove about a plan."""
+    open_goals = [goal for goal in goals if not goal.is_proved]
+    if any(goal.stop is Stop.CLOCK for goal in open_goals):
         return Status.CLOCK
-    if open_stages:
+    if open_goals:
         return Status.WORK_LIMIT
-    if any(stage.figure is not Figure.COMPUTE for stage in stages):
+    if any(goal.figure is not Figure.COMPUTE for goal in goals):
         return Status.PROVED
     return Status.OPTIMAL if cost.compute == bounds.compute.value else Status.FEASIBLE
 
@@ -136,7 +140,7 @@ def explanation(result: PlanResult) -> str:
         f"({bounds.node_traffic.reason}).",
         f"Between ranks: {cost.rank_traffic} bytes; the largest receive buffer has {cost.buffer_bytes}.",
         f"Status: {result.status}.",
-        *(f"Stage {index}: {stage}." for index, stage in enumerate(result.stages, start=1)),
+        *(f"Goal {index}: {goal}." for index, goal in enumerate(result.goals, start=1)),
         f"Planning took {1000 * stats.planning_seconds:.3g} ms and {_plural(stats.moves, 'move')}.",
     ]
     return "\n".join(lines)

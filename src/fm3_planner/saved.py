@@ -1,8 +1,9 @@
-"""Problems and plans as JSON text, versioned; what does not fit is refused with the reason."""
+"""Problems, plans and calibrations as JSON text, versioned; what does not fit is refused with the reason."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,15 @@ from fm3_core.cluster import Cluster
 from fm3_core.errors import PlanError
 from fm3_core.partition import Partition
 from fm3_planner.bounds import Bound, Bounds
+from fm3_planner.calibrate import Calibration, DirectionFit
 from fm3_planner.check import check_plan
 from fm3_planner.cost import PlanCost
+from fm3_planner.goal import Figure, Goal, Stop
 from fm3_planner.problem import PlanProblem
 from fm3_planner.result import PlanResult, PlanStats, Status
-from fm3_planner.stage import Figure, Stage, Stop
+from fm3_planner.weights import CostWeights
 
-PROBLEM_FORMAT, PLAN_FORMAT = "fm3.problem", "fm3.plan"
+PROBLEM_FORMAT, PLAN_FORMAT, CALIBRATION_FORMAT = "fm3.problem", "fm3.plan", "fm3.calibration"
 VERSION = 1
 
 
@@ -65,7 +68,7 @@ def problem_from_json(text: str) -> PlanProblem:
 
 
 def plan_to_json(result: PlanResult) -> str:
-    """Return a plan as one line of JSON, with its figures, bounds, stages and what it was made for."""
+    """Return a plan as one line of JSON, with its figures, bounds, goals and what it was made for."""
     partition, cost, bounds = result.partition, result.cost, result.bounds
     return json.dumps(
         {
@@ -79,7 +82,7 @@ def plan_to_json(result: PlanResult) -> str:
             "status": result.status.name,
             "cost": {name: getattr(cost, name) for name in PlanCost.__dataclass_fields__},
             "bounds": {name: getattr(bounds, name)._asdict() for name in Bounds.__dataclass_fields__},
-            "stages": [_stage(stage) for stage in result.stages],
+            "goals": [_goal(goal) for goal in result.goals],
             "stats": {name: getattr(result.stats, name) for name in PlanStats.__dataclass_fields__},
         }
     )
@@ -105,6 +108,35 @@ def plan_from_json(text: str, problem: PlanProblem | None = None) -> PlanResult:
         _refuse_other_problem(result, problem)
         check_plan(problem, result)
     return result
+
+
+def calibration_to_json(calibration: Calibration) -> str:
+    """Return fitted cost weights and their fits as one line of JSON."""
+    return json.dumps({"format": CALIBRATION_FORMAT, "version": VERSION} | asdict(calibration))
+
+
+def calibration_from_json(text: str) -> Calibration:
+    """Return the calibration of `calibration_to_json`.
+
+    Raises:
+        PlanError: the text is no JSON, of another format or version, or its fields make no calibration.
+    """
+    fields = _fields(text, CALIBRATION_FORMAT)
+    try:
+        seconds = fields["seconds_per_unit"]
+        if not isinstance(seconds, float) or not 0 < seconds < float("inf"):
+            raise PlanError(
+                f"{CALIBRATION_FORMAT}: seconds_per_unit must be a finite number > 0, got {seconds!r}"
+            )
+        backward = fields["backward"]
+        return Calibration(
+            cost=CostWeights(**fields["cost"]),
+            seconds_per_unit=seconds,
+            forward=DirectionFit(**fields["forward"]),
+            backward=None if backward is None else DirectionFit(**backward),
+        )
+    except (KeyError, TypeError) as wrong:
+        raise _malformed(CALIBRATION_FORMAT, wrong) from wrong
 
 
 def needs_to_hex(needs: NDArray[np.bool_]) -> list[str]:
@@ -145,9 +177,9 @@ def _plan(fields: dict[str, Any]) -> PlanResult:
         stats=PlanStats(**fields["stats"]),
         cluster=Cluster(**fields["cluster"]),
         fingerprint=fields["fingerprint"],
-        stages=tuple(
-            Stage(**(stage | {"figure": Figure[stage["figure"]], "stop": Stop[stage["stop"]]}))
-            for stage in fields["stages"]
+        goals=tuple(
+            Goal(**(goal | {"figure": Figure[goal["figure"]], "stop": Stop[goal["stop"]]}))
+            for goal in fields["goals"]
         ),
     )
 
@@ -192,14 +224,14 @@ def _cluster(cluster: Cluster) -> dict[str, int]:
     return {"num_ranks": cluster.num_ranks, "ranks_per_node": cluster.node_size}
 
 
-def _stage(stage: Stage) -> dict[str, Any]:
+def _goal(goal: Goal) -> dict[str, Any]:
     return {
-        "figure": stage.figure.name,
-        "value": stage.value,
-        "bound": stage.bound,
-        "allowed": stage.allowed,
-        "stop": stage.stop.name,
-        "solver": stage.solver,
+        "figure": goal.figure.name,
+        "value": goal.value,
+        "bound": goal.bound,
+        "allowed": goal.allowed,
+        "stop": goal.stop.name,
+        "solver": goal.solver,
     }
 
 

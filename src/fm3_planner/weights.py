@@ -38,6 +38,8 @@ class CostWeights:
         row_block_backward: the same in backward.
         block_rows: query rows of the block that these are the costs of.
         block_keys: keys of that block.
+        backward_block_rows: rows of backward's block, None for as many.
+        backward_block_keys: keys of backward's block, None for as many.
         provenance: where the numbers come from, one sentence.
 
     Raises:
@@ -52,6 +54,8 @@ class CostWeights:
     row_block_backward: int = 0
     block_rows: int = 128
     block_keys: int = 128
+    backward_block_rows: int | None = None
+    backward_block_keys: int | None = None
     provenance: str = (
         "assumption: 10 units a matrix product, 2 forward and 5 backward, a tenth more under a partial mask"
     )
@@ -62,6 +66,9 @@ class CostWeights:
             require_int(f"CostWeights.{name}", getattr(self, name), error=PlanError)
         for name in ("block_rows", "block_keys"):
             require_int(f"CostWeights.{name}", getattr(self, name), minimum=1, error=PlanError)
+            if getattr(self, f"backward_{name}") is not None:
+                size = getattr(self, f"backward_{name}")
+                require_int(f"CostWeights.backward_{name}", size, minimum=1, error=PlanError)
         if not isinstance(self.provenance, str):
             raise PlanError(f"CostWeights.provenance must be a string, got {self.provenance!r}")
 
@@ -80,6 +87,17 @@ class CostWeights:
         """Forward and backward cost of a block of rows beside the key blocks that it visits."""
         return int(self.row_block_forward) + int(self.row_block_backward)
 
+    def by_block_size(self) -> list[tuple[int, int, tuple[int, int, int]]]:
+        """Return (rows, keys, costs of a full, a partial and a row block) of each size of block."""
+        forward = (int(self.full_forward), int(self.partial_forward), int(self.row_block_forward))
+        backward = (int(self.full_backward), int(self.partial_backward), int(self.row_block_backward))
+        rows, keys = self.block_rows, self.block_keys
+        backward_rows = rows if self.backward_block_rows is None else self.backward_block_rows
+        backward_keys = keys if self.backward_block_keys is None else self.backward_block_keys
+        if (backward_rows, backward_keys) == (rows, keys):
+            return [(rows, keys, (self.full, self.partial, self.row_block))]
+        return [(rows, keys, forward), (backward_rows, backward_keys, backward)]
+
 
 def chunk_weights(mask: ColumnMask, *, chunk_size: int, cost: CostWeights, query_heads: int) -> list[int]:
     """Return the cost of each query chunk: its visited blocks, over batch entries and query heads.
@@ -97,19 +115,25 @@ def chunk_weights(mask: ColumnMask, *, chunk_size: int, cost: CostWeights, query
     Returns:
         Python integers, which do not overflow, one a chunk.
     """
-    block_rows, block_keys = min(cost.block_rows, chunk_size), min(cost.block_keys, chunk_size)
+    weights = [0] * -(-mask.num_rows // chunk_size)
+    for block_rows, block_keys, costs in cost.by_block_size():
+        blocks = (min(block_rows, chunk_size), min(block_keys, chunk_size))
+        counted = _blocks_of_chunks(mask, chunk_size, *blocks)
+        for chunk, counts in enumerate(zip(*counted, strict=True)):
+            weights[chunk] += sum(count * price for count, price in zip(counts, costs, strict=True))
+    return [query_heads // mask.heads * weight for weight in weights]
+
+
+def _blocks_of_chunks(
+    mask: ColumnMask, chunk_size: int, block_rows: int, block_keys: int
+) -> tuple[list[int], list[int], list[int]]:
+    """Return the full, the partial and the row blocks of each chunk, over batch entries and mask heads."""
     bounds, first_block = row_bounds(mask.num_rows, chunk_size, block_rows)
     full, partial = block_counts(mask, bounds, block_keys)
-    heads_per_mask_head = query_heads // mask.heads
     full_by_chunk = np.add.reduceat(full.sum(axis=(0, 1)), first_block)
     partial_by_chunk = np.add.reduceat(partial.sum(axis=(0, 1)), first_block)
     row_blocks = np.diff([*first_block.tolist(), len(bounds) - 1]) * mask.batch * mask.heads
-    return [
-        heads_per_mask_head * (num_full * cost.full + num_partial * cost.partial + num_rows * cost.row_block)
-        for num_full, num_partial, num_rows in zip(
-            full_by_chunk.tolist(), partial_by_chunk.tolist(), row_blocks.tolist(), strict=True
-        )
-    ]
+    return full_by_chunk.tolist(), partial_by_chunk.tolist(), row_blocks.tolist()
 
 
 def row_bounds(

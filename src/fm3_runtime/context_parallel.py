@@ -20,7 +20,16 @@ from fm3_core import (
     needs,
 )
 from fm3_core.check import require_int
-from fm3_planner import Planner, PlanProblem, PlanResult, balanced_chunk_size, planners
+from fm3_planner import (
+    CostWeights,
+    Planner,
+    PlanProblem,
+    PlanResult,
+    StepSpeeds,
+    advise_chunk_size,
+    balanced_chunk_size,
+    planners,
+)
 from fm3_planner import plan as solve
 from fm3_planner.planning import DEFAULT_PLANNER
 from fm3_runtime.plan_cache import PlanCache
@@ -41,8 +50,9 @@ class ContextParallel:
         backend: "auto" (torch_dist in a group, loopback for one rank), a backend's name, or this rank's
             handle of a backend that is open already, as `fm3_comm.loopback.run` hands out; a handle is not
             closed by `close`.
-        chunk_size: tokens of the chunks that the planner moves; None chooses for each mask by
-            `fm3_planner.balanced_chunk_size`.
+        chunk_size: tokens of the chunks that the planner moves; None chooses for each mask: with `speeds` by
+            `fm3_planner.advise_chunk_size`, which plans with several sizes, without by
+            `fm3_planner.balanced_chunk_size`, which looks at balance only and plans once.
         gradient_wire: "float32" or "bfloat16", what partial gradients of K and V travel as; sums are float32
             anyway.
         ranks_per_node: ranks of a node, None for all.
@@ -50,9 +60,12 @@ class ContextParallel:
             from there; a name in `fm3_comm.routes`.
         overlap: whether attention works on keys that are here while others are on their way, and gradients
             leave while others are still computed. With `deterministic` the results are the same bits.
+        cost: what a kernel block costs, of a calibration say; None for the assumptions of `CostWeights`.
+        speeds: of compute and links, for the choice of chunk sizes; None where they are not known.
 
     Raises:
         UnknownNameError: an unknown backend, planner, gradient wire or route; it lists the known ones.
+        PlanError: `planner`, `cost` or `speeds` is of another kind.
     """
 
     def __init__(
@@ -66,6 +79,8 @@ class ContextParallel:
         ranks_per_node: int | None = None,
         route: str = "flat",
         overlap: bool = True,
+        cost: CostWeights | None = None,
+        speeds: StepSpeeds | None = None,
     ) -> None:
         """Open the backend."""
         routes.get(route)
@@ -77,6 +92,10 @@ class ContextParallel:
             planners.get(planner)
         elif not callable(getattr(planner, "assign", None)):
             raise PlanError(f"planner must be a name or an object with assign(problem), got {planner!r}")
+        if not isinstance(cost, CostWeights | None):
+            raise PlanError(f"cost must be CostWeights or None, got {type(cost).__name__}")
+        if not isinstance(speeds, StepSpeeds | None):
+            raise PlanError(f"speeds must be StepSpeeds or None, got {type(speeds).__name__}")
         if not isinstance(backend, str | ExchangeBackend):
             raise UnknownNameError(f"backend must be a name or a handle of an open backend, got {backend!r}")
         if chunk_size is not None:
@@ -87,6 +106,8 @@ class ContextParallel:
         self.overlap = overlap
         self.wire_dtype = GRADIENT_WIRES[gradient_wire]
         self.backend = connect(group, backend=backend) if isinstance(backend, str) else backend
+        self.cost = CostWeights() if cost is None else cost
+        self.speeds = speeds
         self._opened_it = self.backend not in (backend, group)
         self.cluster = Cluster(self.backend.num_ranks, ranks_per_node)
         self._cache: PlanCache[tuple[PlanResult, Exchange]] = PlanCache(CACHED_PLANS)
@@ -150,10 +171,25 @@ class ContextParallel:
             raise PartitionError(
                 f"{mask.num_rows} tokens cannot be shared by {self.num_ranks} ranks: more ranks than tokens"
             )
-        size = chunk_size or self.chunk_size or balanced_chunk_size(mask, num_ranks=self.num_ranks)
         return PlanProblem.from_mask(
-            mask, chunk_size=size, num_ranks=self.num_ranks, ranks_per_node=self.cluster.ranks_per_node
+            mask,
+            chunk_size=chunk_size or self.chunk_size or self._chosen_chunk_size(mask),
+            num_ranks=self.num_ranks,
+            ranks_per_node=self.cluster.ranks_per_node,
+            cost=self.cost,
         )
+
+    def _chosen_chunk_size(self, mask: ColumnMask) -> int:
+        if self.speeds is None:
+            return balanced_chunk_size(mask, num_ranks=self.num_ranks, cost=self.cost)
+        return advise_chunk_size(
+            mask,
+            num_ranks=self.num_ranks,
+            ranks_per_node=self.cluster.ranks_per_node,
+            planner=self.planner,
+            cost=self.cost,
+            speeds=self.speeds,
+        ).chunk_size
 
     def __enter__(self) -> ContextParallel:
         """Return itself; leaving the block closes it."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fm3_planner import PlanResult
+from fm3_planner import PlanResult, tightest_bounds
 from fm3_runtime.picture import new_picture
 
 _MEBIBYTE = 1 << 20
 
 
 def save_load_bars(results: Mapping[str, PlanResult], path: Path, title: str) -> None:
-    """Draw each planner's loads, a bar a rank, over the lower bound of the largest.
+    """Draw each planner's loads, a bar a rank, over the tightest lower bound of the largest.
 
     Args:
         results: plans of one problem, by planner.
@@ -24,12 +24,14 @@ def save_load_bars(results: Mapping[str, PlanResult], path: Path, title: str) ->
     """
     with new_picture(path, width=8, height=0.6 + 1.25 * len(results)) as figure:
         rows = figure.subplots(len(results), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+        bounds = tightest_bounds(result.bounds for result in results.values())
         for axes, (name, result) in zip(rows, results.items(), strict=True):
-            bound = result.bounds.compute.value
             axes.bar(range(len(result.cost.loads)), result.cost.loads, color="#21618c", width=0.85)
-            axes.axhline(bound, color="#f0a202", linewidth=1.2)
-            axes.set_ylabel(f"{name}\n+{result.gaps.compute:.2%}", rotation=0, ha="right", va="center")
+            axes.axhline(bounds.compute.value, color="#f0a202", linewidth=1.2)
+            gap = result.gaps_to(bounds).compute
+            axes.set_ylabel(f"{name}\n+{gap:.2%}", rotation=0, ha="right", va="center")
             axes.set_yticks([])
+            axes.xaxis.get_major_locator().set_params(integer=True)
             axes.spines[["top", "right", "left"]].set_visible(False)
         rows[-1].set_xlabel(
             "rank; the line is the lower bound of the largest load, +: how far the largest is above it"
@@ -53,31 +55,25 @@ def save_frontier(
     """
     with new_picture(path, width=8, height=5) as figure:
         axes = figure.add_subplot()
+        bounds = tightest_bounds(result.bounds for result in (*points.values(), *frontier.values()))
+
+        def place_of(result: PlanResult) -> tuple[float, float]:
+            return 100 * result.gaps_to(bounds).compute, result.cost.node_traffic / _MEBIBYTE
+
         slacks = sorted(frontier)
-        axes.plot(
-            [100 * frontier[slack].gaps.compute for slack in slacks],
-            [frontier[slack].cost.node_traffic / _MEBIBYTE for slack in slacks],
-            "o-",
-            color="#21618c",
-            label="hcc_ipo",
-        )
-        places: dict[tuple[float, float], str] = {}
-        for slack in slacks:
-            place = (100 * frontier[slack].gaps.compute, frontier[slack].cost.node_traffic / _MEBIBYTE)
-            places[place] = f"{places[place]}, {slack:g}" if place in places else f"{slack:g}"
-        for place, text in places.items():
-            axes.annotate(text, place, (4, 4), textcoords="offset points", fontsize=8)
+        line = [place_of(frontier[slack]) for slack in slacks]
+        axes.plot(*zip(*line, strict=True), "o-", color="#21618c", label="hcc_ipo")
+        texts: dict[tuple[float, float], str] = {}
+        for slack, place in zip(slacks, line, strict=True):
+            texts[place] = f"{texts[place]}, {slack:g}" if place in texts else f"{slack:g}"
+        for i, (place, text) in enumerate(texts.items()):
+            axes.annotate(text, place, (4, 4 if i % 2 else -11), textcoords="offset points", fontsize=8)
         for i, (name, result) in enumerate(points.items()):
-            axes.plot(
-                100 * result.gaps.compute,
-                result.cost.node_traffic / _MEBIBYTE,
-                "sDv^<>Pph*X"[i % 11],
-                markersize=7,
-                label=name,
-            )
-        bound = next(iter(frontier.values())).bounds.node_traffic.value / _MEBIBYTE
+            axes.plot(*place_of(result), "sDv^<>Pph*X"[i % 11], markersize=7, label=name)
+        bound = bounds.node_traffic.value / _MEBIBYTE
         axes.axhline(bound, color="#f0a202", linewidth=1.2, label="lower bound of traffic")
         axes.set_xscale("symlog", linthresh=1)
+        axes.xaxis.set_major_formatter("{x:g}")
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)
         axes.set(

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import io
 import re
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from itertools import takewhile
 from pathlib import Path
 
 from sybil import Sybil
@@ -13,11 +18,41 @@ _CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 
 
 def run_blocks(document: Path) -> int:
-    """Run every block and return how many there were; the first that fails raises, with its line."""
+    """Run every block and return how many there were; the first that fails raises, with its line.
+
+    Comment lines right behind a statement that prints are what it prints: each such run of lines must be in
+    the output, behind the one before; "..." stands for anything.
+    """
     examples = list(Sybil(parsers=[PythonCodeBlockParser()]).parse(document).examples())
     for example in examples:
-        example.evaluate()
+        with redirect_stdout(io.StringIO()) as printed:
+            example.evaluate()
+        _compare(f"{document}:{example.line}", str(example.parsed), printed.getvalue())
     return len(examples)
+
+
+def shown_outputs(source: str) -> Iterator[str]:
+    """Yield what the comments behind each printing statement of a block say that it prints."""
+    lines = source.splitlines()
+    for statement in ast.parse(source).body:
+        assert statement.end_lineno is not None
+        comments = list(takewhile(lambda line: re.match("#( |$)", line), lines[statement.end_lineno :]))
+        if comments and any(_is_print(node) for node in ast.walk(statement)):
+            yield "\n".join(comment[2:] for comment in comments)
+
+
+def _is_print(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+
+
+def _compare(where: str, source: str, printed: str) -> None:
+    output = "\n".join(line.rstrip() for line in printed.splitlines())
+    start = 0
+    for shown in shown_outputs(source):
+        pattern = ".*".join(re.escape(part) for part in shown.split("..."))
+        found = re.compile(rf"^{pattern}$", re.MULTILINE | re.DOTALL).search(output, start)
+        assert found, f"{where}: the block shows\n{shown}\nbut prints\n{output[start:]}"
+        start = found.end()
 
 
 def broken_links(document: Path) -> list[str]:

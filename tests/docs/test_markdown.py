@@ -47,6 +47,38 @@ def test_a_block_that_fails_is_found(tmp_path: Path, block: str):
     assert "a.md" in str(failure.traceback[-1].path) + str(failure.value)
 
 
+@pytest.mark.parametrize(
+    "block",
+    [
+        "print(3)\n# 3",
+        "print(3)\nprint(4)\n# 3\n# 4",
+        "for i in range(3):\n    print(i, 'of', 3)\n# 0 ... 3\n# ...\n# 2 of 3\nx = 1",
+        "print(3)  # a remark\n\n# another\nprint(4)",
+    ],
+)
+def test_output_that_is_shown_is_compared(tmp_path: Path, block: str):
+    document = tmp_path / "a.md"
+    document.write_text(f"```python\n{block}\n```\n")
+    assert run_blocks(document) == 1
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "print(3)\n# 4",
+        "print(34)\n# 3",
+        "print(3)\nprint(4)\n# 4\n# 3",
+        "print(3)\n# 3\nprint(3 + 1)\n# 3",
+        "for i in range(3):\n    print(i)\n# 0\n# 2",
+    ],
+)
+def test_output_that_is_shown_and_not_printed_is_found(tmp_path: Path, block: str):
+    document = tmp_path / "a.md"
+    document.write_text(f"```python\n{block}\n```\n")
+    with pytest.raises(AssertionError, match=r"a\.md:1: the block shows"):
+        run_blocks(document)
+
+
 def test_a_broken_link_is_found(tmp_path: Path):
     document = tmp_path / "a.md"
     document.write_text("[here](a.md) [there](b.md#part) [site](https://x.y/z) `[code](c.md)` [up](#top)")

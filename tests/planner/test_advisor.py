@@ -67,7 +67,7 @@ def test_no_option_of_the_frontier_is_beaten_and_every_other_one_is():
 
 def test_slow_links_ask_for_larger_chunks_and_slow_compute_for_smaller_ones():
     slow_links = StepSpeeds(node_bytes_per_second=10**6, rank_bytes_per_second=10**6)
-    slow_compute = StepSpeeds(unit_picoseconds=10**9)
+    slow_compute = StepSpeeds(unit_femtoseconds=10**12)
     arguments = {"num_ranks": 4, "ranks_per_node": 2, "planner": "lpt"}
     large = advise_chunk_size(MASK, speeds=slow_links, **arguments).chunk_size
     small = advise_chunk_size(MASK, speeds=slow_compute, **arguments).chunk_size
@@ -100,8 +100,8 @@ def test_an_argument_that_breaks_its_rule_is_refused(arguments, message):
 
 
 def test_speeds_are_integers_above_zero():
-    with pytest.raises(PlanError, match=r"StepSpeeds.unit_picoseconds must be an integer, got 0.5"):
-        StepSpeeds(unit_picoseconds=0.5)
+    with pytest.raises(PlanError, match=r"StepSpeeds.unit_femtoseconds must be an integer, got 0.5"):
+        StepSpeeds(unit_femtoseconds=0.5)
 
 
 def test_the_balanced_size_is_the_largest_whose_bound_is_near_the_average():

@@ -7,8 +7,16 @@ import json
 import numpy as np
 import pytest
 
-from fm3_core import PlanError
-from fm3_planner import TimedCell, fit_cost_weights, read_cells
+from fm3_core import BlockMap, ColumnMask, PlanError, patterns
+from fm3_planner import (
+    StepSpeeds,
+    TimedCell,
+    calibration_from_json,
+    calibration_to_json,
+    cells_to_json,
+    fit_cost_weights,
+    read_cells,
+)
 
 CALL, FULL, PARTIAL, ROW = 5e-6, 2e-8, 3e-8, 1e-8
 
@@ -121,10 +129,101 @@ def test_a_timed_cell_is_checked(changes, message):
     [
         (_cells("backward"), "cells must have forward times, got none"),
         (_cells(num_cells=3), "4 weights need at least 4 forward cells, got 3"),
-        ([*_cells(), *_cells(block_keys=128)], "blocks of one size, got 128x64 and 128x128"),
+        (
+            [*_cells(), *_cells(block_keys=128)],
+            "forward cells must have blocks of one size, got 128x64 and 128x128",
+        ),
+        (
+            [*_cells(), *_cells("backward"), *_cells("backward", block_rows=64)],
+            "backward cells must have blocks of one size, got 64x64 and 128x64",
+        ),
         (_cells(full_blocks=0, partial_blocks=0), "the times do not grow with the blocks visited"),
     ],
 )
 def test_cells_that_cannot_be_fitted_are_refused(cells, message):
     with pytest.raises(PlanError, match=message):
         fit_cost_weights(cells, source="a test")
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_a_cell_of_a_call_counts_what_the_block_map_shows(direction):
+    mask = patterns.causal_document([130, 70, 100])
+    cell = TimedCell.of_call(
+        mask, direction=direction, seconds=1e-3, batch=2, query_heads=6, block_rows=64, block_keys=32
+    )
+    blocks = BlockMap.from_mask(mask, 64, 32, method="extrema")
+    assert (cell.full_blocks, cell.partial_blocks) == (12 * blocks.num_full, 12 * blocks.num_partial)
+    assert cell.row_blocks == 12 * 5
+    assert (cell.direction, cell.seconds, cell.block_rows, cell.block_keys) == (direction, 1e-3, 64, 32)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch": 3}, "batch=3 must be a multiple of the mask's 2"),
+        ({"query_heads": 0}, "query_heads must be >= 1"),
+        ({"block_rows": 0}, "block_rows must be >= 1"),
+        ({"seconds": float("nan")}, "seconds must be a finite number > 0, got nan"),
+    ],
+)
+def test_a_call_that_does_not_fit_its_mask_is_refused(changes, message):
+    vectors = (np.concatenate([one, one]) for one in patterns.causal(64).vectors)
+    mask = ColumnMask(*vectors, num_rows=64)
+    call = {"direction": "forward", "seconds": 1.0, "batch": 2, "query_heads": 2} | changes
+    with pytest.raises(PlanError, match=message):
+        TimedCell.of_call(mask, **({"block_rows": 16, "block_keys": 16} | call))
+
+
+def test_cells_that_are_written_are_read_again(tmp_path):
+    path = tmp_path / "kernel.json"
+    path.write_text(cells_to_json(_cells(), device="H200"), encoding="utf-8")
+    assert read_cells(path) == _cells()
+    assert json.loads(path.read_text())["device"] == "H200"
+
+
+def test_a_file_of_another_kind_is_told_by_what_it_has(tmp_path):
+    path = tmp_path / "kernel.json"
+    path.write_text(json.dumps({"gpu": "H200", "results": [{"cell": "full", "ms": 26.4}]}), encoding="utf-8")
+    with pytest.raises(PlanError, match=r"as cells_to_json writes; it has 'gpu', 'results'"):
+        read_cells(path)
+
+
+@pytest.mark.parametrize("directions", [("forward",), ("forward", "backward")])
+def test_a_calibration_comes_back_as_it_was(directions):
+    cells = [cell for direction in directions for cell in _cells(direction, noise=0.02)]
+    fit = fit_cost_weights(cells, source="a test")
+    assert calibration_from_json(calibration_to_json(fit)) == fit
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"version": 2}, "version 2 cannot be read, this FM3 reads version 1"),
+        ({"format": "fm3.plan"}, 'must be an object with "format": "fm3.calibration", got \'fm3.plan\''),
+        ({"seconds_per_unit": 0.0}, "seconds_per_unit must be a finite number > 0, got 0.0"),
+        ({"seconds_per_unit": "1"}, "seconds_per_unit must be a finite number > 0, got '1'"),
+        ({"cost": {"full_forward": -1}}, "CostWeights.full_forward must be >= 0, got -1"),
+        ({"cost": {"speed": 1}}, "unexpected keyword argument 'speed'"),
+        ({"forward": None}, "fm3.calibration: "),
+    ],
+)
+def test_a_file_that_is_no_calibration_is_refused(changes, message):
+    fields = json.loads(calibration_to_json(fit_cost_weights(_cells(), source="a test")))
+    with pytest.raises(PlanError, match=message):
+        calibration_from_json(json.dumps(fields | changes))
+
+
+def test_a_unit_is_a_whole_number_of_femtoseconds():
+    fit = fit_cost_weights(_cells(), source="a test")
+    assert fit.unit_femtoseconds == round(PARTIAL / 10_000 * 1e15) == 3000
+    assert StepSpeeds(unit_femtoseconds=fit.unit_femtoseconds).unit_femtoseconds == 3000
+
+
+def test_backward_may_have_blocks_of_another_size():
+    fit = fit_cost_weights([*_cells(), *_cells("backward", times=2.0, block_rows=64)], source="a test")
+    alike = fit_cost_weights([*_cells(), *_cells("backward", times=2.0)], source="a test")
+    assert (fit.cost.block_rows, fit.cost.block_keys) == (128, 64)
+    assert (fit.cost.backward_block_rows, fit.cost.backward_block_keys) == (64, 64)
+    assert (alike.cost.backward_block_rows, alike.cost.backward_block_keys) == (None, None)
+    assert fit.cost.full_backward == alike.cost.full_backward
+    assert calibration_from_json(calibration_to_json(fit)) == fit

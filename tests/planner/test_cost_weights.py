@@ -33,6 +33,8 @@ def test_kinds_sum_forward_and_backward():
         ({"partial_forward": float("nan")}, "CostWeights.partial_forward must be an integer, got nan"),
         ({"block_rows": 0}, "CostWeights.block_rows must be >= 1, got 0"),
         ({"block_keys": True}, "CostWeights.block_keys must be an integer, got True"),
+        ({"backward_block_rows": 0}, "CostWeights.backward_block_rows must be >= 1, got 0"),
+        ({"backward_block_keys": 1.5}, "CostWeights.backward_block_keys must be an integer, got 1.5"),
         ({"provenance": 3}, "CostWeights.provenance must be a string, got 3"),
     ],
 )

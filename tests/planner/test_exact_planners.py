@@ -122,8 +122,8 @@ def test_node_traffic_is_the_least_of_all_placements_within_the_slack(planner, t
     check_plan(tangled, result)
     assert (result.cost.node_traffic, result.status) == (least, Status.PROVED)
     assert result.cost.compute <= allowed
-    assert [stage.figure for stage in result.stages] == [Figure.COMPUTE, Figure.NODE_TRAFFIC]
-    assert (result.stages[0].value, result.stages[0].allowed) == (least_load, allowed)
+    assert [goal.figure for goal in result.goals] == [Figure.COMPUTE, Figure.NODE_TRAFFIC]
+    assert (result.goals[0].value, result.goals[0].allowed) == (least_load, allowed)
 
 
 @every_exact
@@ -150,7 +150,7 @@ def test_a_given_largest_load_takes_the_place_of_a_search_for_the_least(planner,
     least = min(cost.node_traffic for cost in costs if cost.compute <= 41)
     result = plan(tangled, planner(objective="node_traffic", max_compute=41))
     check_plan(tangled, result)
-    assert (result.cost.node_traffic, len(result.stages)) == (least, 1)
+    assert (result.cost.node_traffic, len(result.goals)) == (least, 1)
     assert result.cost.compute <= 41
 
 
@@ -198,9 +198,9 @@ def test_a_search_that_its_work_limit_stops_has_a_plan_a_bound_and_the_same_answ
     problem = _middling(make_problem, num_chunks)
     result = plan(problem, planner)
     check_plan(problem, result)
-    open_stages = [stage for stage in result.stages if not stage.is_proved]
+    open_goals = [goal for goal in result.goals if not goal.is_proved]
     assert result.status is Status.WORK_LIMIT
-    assert all(stage.stop is Stop.WORK_LIMIT and 0 < stage.bound < stage.value for stage in open_stages)
+    assert all(goal.stop is Stop.WORK_LIMIT and 0 < goal.bound < goal.value for goal in open_goals)
     assert plan(problem, planner) == result
 
 
@@ -222,7 +222,7 @@ def test_where_a_simple_bound_is_reached_no_solver_is_asked(make_problem, monkey
     monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
     result = plan(make_problem([5] * 8, 4), "cp_sat")
     assert result.status is Status.OPTIMAL
-    assert result.stages[0].solver == "lower bound"
+    assert result.goals[0].solver == "lower bound"
 
 
 def test_the_proof_of_an_exact_planner_is_the_bound_of_its_plan(make_problem):
@@ -298,8 +298,8 @@ def test_highs_proves_the_same_as_cp_sat(tangled):
     objective = {"objective": "node_then_rank_traffic", "epsilon": 0.2}
     result, other = plan(tangled, Ilp(solver="highs", **objective)), plan(tangled, CpSat(**objective))
     check_plan(tangled, result)
-    assert [(stage.value, stage.bound) for stage in result.stages] == [
-        (stage.value, stage.bound) for stage in other.stages
+    assert [(goal.value, goal.bound) for goal in result.goals] == [
+        (goal.value, goal.bound) for goal in other.goals
     ]
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fm3_core import PlanError, patterns
-from fm3_planner import HccIpo, Ipo, PlanProblem, Status, check_plan, plan, planners
+from fm3_planner import CpSat, HccIpo, Ipo, PlanProblem, Status, check_plan, plan, planners
 
 SLACKS = (0.0, 0.002, 0.02, 0.5)
 
@@ -65,6 +65,22 @@ def test_the_optimum_that_lpt_misses_is_found(make_problem, planner):
     assert result.status is Status.OPTIMAL
 
 
+@pytest.mark.parametrize(
+    ("weights", "num_ranks", "optimum"),
+    [
+        ([25, 72, 57, 9, 99, 47, 45, 44, 29, 23, 29, 35, 61, 9, 24, 90, 7], 6, 119),
+        ([25, 25, 144, 121, 4, 81, 4, 1, 81, 1, 4, 36, 81, 256, 144, 64], 4, 269),
+        ([28, 53, 77, 11, 63, 99, 86, 83, 20, 45, 18, 43, 62, 91, 66, 49, 92], 6, 165),
+        ([19, 88, 53, 23, 83, 94, 31, 71, 4, 62, 15, 42, 90, 44], 5, 145),
+    ],
+)
+def test_problems_that_took_more_mixes_are_solved(make_problem, weights, num_ranks, optimum):
+    """Of 15,000 random problems ipo was furthest from the optimum on these, up to 2.5 %, with 25 mixes."""
+    problem = make_problem(weights, num_ranks)
+    assert plan(problem, CpSat(max_work=20.0)).cost.compute == optimum
+    assert plan(problem, Ipo()).cost.compute == optimum
+
+
 def test_slack_buys_traffic():
     problems = [_documents(8, 4, seed=seed) for seed in range(6)]
     tight, loose = (
@@ -102,6 +118,18 @@ def test_documents_that_fit_the_nodes_are_not_torn_apart(make_problem):
     problem = make_problem([5] * 16, 4, 2, needs=needs)
     assert plan(problem, "contiguous").cost.node_traffic > 0
     assert plan(problem, HccIpo(epsilon=0.0)).cost.node_traffic == 0
+
+
+def test_whole_documents_change_nodes_where_single_chunks_only_lose(make_problem):
+    """Both heavy documents are on node 0; each step of moving one chunk by chunk costs traffic."""
+    documents = [(0, 8), (8, 16), (16, 24), (24, 32)]
+    needs = np.zeros((32, 32), dtype=bool)
+    for start, end in documents:
+        needs[start:end, start:end] = True
+    weights = [3] * 8 + [1] * 8 + [3] * 8 + [1] * 8
+    weights[8:16], weights[16:24] = weights[16:24], weights[8:16]  # contiguous is 48 against 16
+    result = plan(make_problem(weights, 4, 2, needs=needs), HccIpo(epsilon=0.0))
+    assert (result.cost.compute, result.cost.node_traffic) == (16, 0)
 
 
 def test_a_cycle_of_three_nodes_is_found_where_no_swap_helps(make_problem):
@@ -152,6 +180,24 @@ def test_no_moves_at_all_still_give_a_plan():
     result = plan(problem, HccIpo(compute_moves=0, traffic_moves=0, runs=0))
     check_plan(problem, result)
     assert result.cost.compute == plan(problem, "lpt").cost.compute
+
+
+@pytest.mark.parametrize(
+    ("num_chunks", "num_ranks", "ranks_per_node"),
+    [(32, 2, 1), (256, 2, 1), (1024, 2, 1), (1024, 4, 2), (2048, 8, 4)],
+)
+def test_the_budget_holds_however_many_chunks_a_rank_has(make_problem, num_chunks, num_ranks, ranks_per_node):
+    """Exchanges of groups grow with the fourth power of the chunks of a rank; a budget does not."""
+    rng = np.random.default_rng(num_chunks)
+    needs = rng.random((num_chunks, num_chunks)) < 4 / num_chunks
+    weights = rng.integers(1, 10**9, num_chunks)
+    problem = make_problem(weights, num_ranks, ranks_per_node, needs=needs)
+    one_step = num_chunks**2 // num_ranks  # swaps of one rank's chunks for any other
+    allowed = 1000 * max(num_chunks, 64) + one_step
+    assert num_chunks <= Ipo().assign(problem).moves <= num_chunks + allowed
+    runs = 2
+    in_all = HccIpo(runs=runs, traffic_moves=10_000).assign(problem).moves
+    assert in_all <= num_chunks + allowed + 4 * (runs + 3) * (10_000 + allowed)
 
 
 def test_epsilon_is_read_as_it_is_written(make_problem):

@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 
 from fm3_core import PlanError
-from fm3_planner import Assignment, CpSat, Figure, Stage, Status, Stop, check_plan, plan
+from fm3_planner import Assignment, CpSat, Figure, Goal, Status, Stop, check_plan, plan
 
 SENTENCES = [status.value for status in Status]
 
 
 class _Says:
-    def __init__(self, *stages):
-        self.stages = stages
+    def __init__(self, *goals):
+        self.goals = goals
 
     def assign(self, problem):
-        return Assignment(chunks_by_rank=[[0, 3], [1, 2]], stages=tuple(self.stages))
+        return Assignment(chunks_by_rank=[[0, 3], [1, 2]], goals=tuple(self.goals))
 
 
-def _stage(**changes):
+def _goal(**changes):
     fields = {
         "figure": Figure.COMPUTE,
         "value": 5,
@@ -30,7 +30,7 @@ def _stage(**changes):
         "stop": Stop.PROVED,
         "solver": "a test",
     }
-    return Stage(**(fields | changes))
+    return Goal(**(fields | changes))
 
 
 @pytest.fixture(scope="module")
@@ -53,16 +53,16 @@ def test_every_line_says_what_it_is_about(problem):
     assert lines[5].endswith("ms and 4 moves.")
 
 
-def test_the_stages_of_an_exact_search_are_told(problem):
+def test_the_goals_of_an_exact_search_are_told(problem):
     text = plan(problem, CpSat(objective="node_traffic", epsilon=0.5)).explain()
-    assert "Stage 1: compute 5 (proved least, up to 7 allowed): its lower bound is reached." in text
-    assert "Stage 2: node_traffic " in text
+    assert "Goal 1: compute 5 (proved least, up to 7 allowed): its lower bound is reached." in text
+    assert "Goal 2: node_traffic " in text
 
 
-def test_a_gap_of_a_stage_is_told():
-    stage = _stage(value=11, bound=10, allowed=11, stop=Stop.WORK_LIMIT)
-    assert str(stage).startswith("compute 11 (at least 10, gap 10.00%): a test stopped at its work limit")
-    assert _stage(bound=0).gap == float("inf")
+def test_a_gap_of_a_goal_is_told():
+    goal = _goal(value=11, bound=10, allowed=11, stop=Stop.WORK_LIMIT)
+    assert str(goal).startswith("compute 11 (at least 10, gap 10.00%): a test stopped at its work limit")
+    assert _goal(bound=0).gap == float("inf")
 
 
 @pytest.mark.parametrize("status", list(Status), ids=lambda status: status.name)
@@ -72,47 +72,47 @@ def test_a_status_is_a_sentence_of_its_own(status):
 
 
 @pytest.mark.parametrize(
-    ("stages", "status"),
+    ("goals", "status"),
     [
-        ([_stage()], Status.OPTIMAL),
-        ([_stage(bound=4, stop=Stop.WORK_LIMIT)], Status.WORK_LIMIT),
-        ([_stage(bound=4, stop=Stop.CLOCK)], Status.CLOCK),
-        ([_stage(), _stage(figure=Figure.NODE_TRAFFIC, value=30, bound=30, allowed=30)], Status.PROVED),
+        ([_goal()], Status.OPTIMAL),
+        ([_goal(bound=4, stop=Stop.WORK_LIMIT)], Status.WORK_LIMIT),
+        ([_goal(bound=4, stop=Stop.CLOCK)], Status.CLOCK),
+        ([_goal(), _goal(figure=Figure.NODE_TRAFFIC, value=30, bound=30, allowed=30)], Status.PROVED),
         (
-            [_stage(), _stage(figure=Figure.NODE_TRAFFIC, value=30, bound=20, allowed=30, stop=Stop.CLOCK)],
+            [_goal(), _goal(figure=Figure.NODE_TRAFFIC, value=30, bound=20, allowed=30, stop=Stop.CLOCK)],
             Status.CLOCK,
         ),
     ],
 )
-def test_the_status_follows_from_the_stages(problem, stages, status):
-    result = plan(problem, _Says(*stages))
+def test_the_status_follows_from_the_goals(problem, goals, status):
+    result = plan(problem, _Says(*goals))
     check_plan(problem, result)
     assert result.status is status
 
 
 @pytest.mark.parametrize(
-    ("stages", "message"),
+    ("goals", "message"),
     [
-        ([_stage(bound=6)], r"stages\[0\] must satisfy 0 <= bound <= value <= allowed, got bound=6"),
-        ([_stage(value=4, bound=4, allowed=4)], r"stages\[0\] allows a compute of 4, but its plan has 5"),
-        ([_stage(value=4, bound=4, allowed=9)], r"stages\[0\] says a compute of 4, but its plan has 5"),
-        (["good"], r"stages must be a tuple of Stage, got \('good',\)"),
+        ([_goal(bound=6)], r"goals\[0\] must satisfy 0 <= bound <= value <= allowed, got bound=6"),
+        ([_goal(value=4, bound=4, allowed=4)], r"goals\[0\] allows a compute of 4, but its plan has 5"),
+        ([_goal(value=4, bound=4, allowed=9)], r"goals\[0\] says a compute of 4, but its plan has 5"),
+        (["good"], r"goals must be a tuple of Goal, got \('good',\)"),
     ],
 )
-def test_stages_that_the_plan_does_not_keep_are_refused(problem, stages, message):
+def test_goals_that_the_plan_does_not_keep_are_refused(problem, goals, message):
     with pytest.raises(PlanError, match=f"planner '_Says': {message}"):
-        plan(problem, _Says(*stages))
+        plan(problem, _Says(*goals))
 
 
 @pytest.mark.parametrize(
-    ("stages", "message"),
+    ("goals", "message"),
     [
-        ((_stage(bound=6),), r"stages\[0\] must satisfy 0 <= bound"),
-        ((_stage(value=4, bound=4, allowed=4),), r"stages\[0\].allowed is 4, the plan has 5"),
-        ((_stage(value=4, bound=4, allowed=9),), r"stages\[0\].value is 4, derived anew it is 5"),
+        ((_goal(bound=6),), r"goals\[0\] must satisfy 0 <= bound"),
+        ((_goal(value=4, bound=4, allowed=4),), r"goals\[0\].allowed is 4, the plan has 5"),
+        ((_goal(value=4, bound=4, allowed=9),), r"goals\[0\].value is 4, derived anew it is 5"),
     ],
 )
-def test_check_plan_names_stages_that_the_plan_does_not_keep(problem, stages, message):
+def test_check_plan_names_goals_that_the_plan_does_not_keep(problem, goals, message):
     result = plan(problem, "zigzag")
     with pytest.raises(PlanError, match=message):
-        check_plan(problem, replace(result, stages=stages))
+        check_plan(problem, replace(result, goals=goals))

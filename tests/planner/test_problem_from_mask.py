@@ -46,6 +46,33 @@ def test_weights_are_the_visited_blocks_of_each_chunk(
     assert problem.weights.tolist() == by_chunk
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    chunk_size=st.integers(1, 40),
+    sizes=st.tuples(*(st.integers(1, 30) for _ in range(4))),
+)
+def test_backward_blocks_of_another_size_are_counted_by_themselves(seed, chunk_size, sizes):
+    rows, keys, backward_rows, backward_keys = sizes
+    mask = _random_mask(seed, 60, heads=2)
+
+    def weights(**cost):
+        problem = PlanProblem.from_mask(mask, chunk_size=chunk_size, num_ranks=1, cost=CostWeights(**cost))
+        return problem.weights
+
+    nothing = {"full_backward": 0, "partial_backward": 0}
+    forward = {"full_forward": 3, "partial_forward": 5, "row_block_forward": 7}
+    backward = {"full_backward": 11, "partial_backward": 13, "row_block_backward": 17}
+    as_forward = {name.replace("backward", "forward"): value for name, value in backward.items()}
+    both = weights(
+        **forward, **backward, block_rows=rows, block_keys=keys,
+        backward_block_rows=backward_rows, backward_block_keys=backward_keys,
+    )  # fmt: skip
+    one = weights(**forward, **nothing, block_rows=rows, block_keys=keys)
+    other = weights(**as_forward, **nothing, block_rows=backward_rows, block_keys=backward_keys)
+    assert both.tolist() == (one + other).tolist()
+
+
 @settings(max_examples=60, deadline=None)
 @given(num_rows=st.integers(1, 60), chunk_size=st.integers(1, 70), block_rows=st.integers(1, 20))
 def test_row_blocks_start_anew_at_each_chunk(num_rows, chunk_size, block_rows):

@@ -56,7 +56,7 @@ def test_a_plan_comes_back_equal_and_passes_for_its_problem(problems, data):
     assert again.stats.planning_seconds == result.stats.planning_seconds
 
 
-def test_the_stages_of_an_exact_plan_come_back(make_problem):
+def test_the_goals_of_an_exact_plan_come_back(make_problem):
     problem = make_problem([10, 9, 3, 3, 3, 0], 2, 1)
     result = plan(problem, CpSat(objective="node_traffic", epsilon=0.1))
     assert plan_from_json(plan_to_json(result), problem) == result

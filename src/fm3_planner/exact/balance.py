@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from fm3_planner.exact.patterns import pattern_model
 from fm3_planner.exact.solver import Solver
+from fm3_planner.goal import Stop
 from fm3_planner.problem import PlanProblem
-from fm3_planner.stage import Stop
 
 
 @dataclass(kw_only=True)

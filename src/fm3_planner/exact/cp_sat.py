@@ -9,14 +9,14 @@ from importlib.metadata import version
 from typing import Any, ClassVar
 
 from fm3_core.errors import PlanError
-from fm3_planner.base import Assignment, Planner
+from fm3_planner.base import Assignment, Planner, require_planner
 from fm3_planner.exact.model import Model
 from fm3_planner.exact.options import check_options, refuse_many_chunks
 from fm3_planner.exact.search import Objective, Search
 from fm3_planner.exact.solver import Found
+from fm3_planner.goal import Stop
 from fm3_planner.ipo import Ipo
 from fm3_planner.problem import PlanProblem
-from fm3_planner.stage import Stop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +55,7 @@ class CpSat:
         check_options(
             self.objective, self.epsilon, self.max_compute, self.max_buffer_bytes, max_work=self.max_work
         )
+        require_planner("CpSat.start", self.start)
 
     def assign(self, problem: PlanProblem) -> Assignment:
         """Return the best plan found, with what was proved.

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fm3_planner.bounds import node_capacity
+from fm3_planner.goal import Figure
 from fm3_planner.problem import PlanProblem
-from fm3_planner.stage import Figure
 
 Terms = list[tuple[int, int]]
 """A linear form: (coefficient, variable)."""
@@ -56,12 +56,12 @@ class Model:
 
 
 class Formulation:
-    """The model of one problem; each stage builds it anew with what earlier stages allow.
+    """The model of one problem; each goal builds it anew with what earlier goals allow.
 
     Args:
         problem: what is to be placed.
         owner: rank of each chunk in a plan that is feasible, relabelled to the kept labelling.
-        bounds: a lower bound of the loads and the limits of earlier stages, by figure.
+        bounds: a lower bound of the loads and the limits of earlier goals, by figure.
         max_buffer_bytes: the most bytes that a rank may receive, None for no limit.
     """
 

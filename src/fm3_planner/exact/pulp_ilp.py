@@ -15,14 +15,14 @@ from typing import Any, ClassVar
 
 from fm3_core.check import require_int
 from fm3_core.errors import PlanError, UnknownNameError
-from fm3_planner.base import Assignment, Planner
+from fm3_planner.base import Assignment, Planner, require_planner
 from fm3_planner.exact.model import Model
 from fm3_planner.exact.options import check_options, refuse_many_chunks
 from fm3_planner.exact.search import Objective, Search
 from fm3_planner.exact.solver import Found
+from fm3_planner.goal import Stop
 from fm3_planner.ipo import Ipo
 from fm3_planner.problem import PlanProblem
-from fm3_planner.stage import Stop
 
 SOLVERS = ("cbc", "highs")
 
@@ -72,6 +72,7 @@ class Ilp:
             self.max_buffer_bytes,
             max_seconds=self.max_seconds,
         )
+        require_planner("Ilp.start", self.start)
         require_int("max_nodes", self.max_nodes, minimum=1, error=PlanError)
         if self.solver not in SOLVERS:
             raise UnknownNameError(f"unknown solver {self.solver!r}; known: {', '.join(SOLVERS)}")

@@ -19,12 +19,12 @@ from fm3_planner.cost import PlanCost, plan_cost
 from fm3_planner.exact.balance import Balance
 from fm3_planner.exact.model import Formulation, first_labels
 from fm3_planner.exact.solver import Found, Solver
+from fm3_planner.goal import NO_SOLVER, Figure, Goal, Stop
 from fm3_planner.hcc_ipo import MOST_EPSILON, HccIpo
 from fm3_planner.problem import PlanProblem
-from fm3_planner.stage import NO_SOLVER, Figure, Stage, Stop
 
 Owner = list[int]
-_SHARE_OF_PATTERNS = 0.5  # of the limit of the load's stage; measured on planbench
+_SHARE_OF_PATTERNS = 0.5  # of the limit of the load's goal; measured on planbench
 
 
 class Objective(Enum):
@@ -57,11 +57,11 @@ class Objective(Enum):
 
 @dataclass(kw_only=True)
 class Search:
-    """The stages of one exact plan.
+    """The goals of one exact plan.
 
     Args:
         problem: what is to be placed.
-        solver: what solves each stage.
+        solver: what solves each goal.
         epsilon: share of the least load that traffic may cost, >= 0.
         max_compute: the largest load allowed, in place of a search for the least; None searches.
         max_buffer_bytes: the most bytes that a rank may receive, None for no limit.
@@ -87,27 +87,27 @@ class Search:
             figures = figures[1:]
             allowed[Figure.COMPUTE] = self.max_compute // units[Figure.COMPUTE]
         owner = _first_that_keeps(problem, [start, Contiguous()], allowed, limit)
-        stages: list[Stage] = []
+        goals: list[Goal] = []
         work = 0
         for figure in figures:
-            owner, stage, tried = self._stage(problem, figure, owner, allowed, limit, start)
+            owner, goal, tried = self._goal(problem, figure, owner, allowed, limit, start)
             work += tried
             if figure is Figure.COMPUTE and len(figures) > 1:
                 slack = 0.0 if objective is Objective.COMPUTE_THEN_NODE_TRAFFIC else self.epsilon
-                most = with_slack(stage.value * units[figure], slack) // units[figure]
-                stage = replace(stage, allowed=most)
-            allowed[figure] = stage.allowed
-            stages.append(_scaled(stage, units[figure]))
+                most = with_slack(goal.value * units[figure], slack) // units[figure]
+                goal = replace(goal, allowed=most)
+            allowed[figure] = goal.allowed
+            goals.append(_scaled(goal, units[figure]))
         assert owner is not None
-        proof = stages[0] if stages[0].figure is Figure.COMPUTE and limit is None else None
+        proof = goals[0] if goals[0].figure is Figure.COMPUTE and limit is None else None
         return Assignment(
             chunks_by_rank=_chunks_by_rank(problem, owner),
             moves=work,
             compute_bound=Bound(proof.bound, f"solver: {proof.solver} {proof.stop}") if proof else None,
-            stages=tuple(stages),
+            goals=tuple(goals),
         )
 
-    def _stage(
+    def _goal(
         self,
         problem: PlanProblem,
         figure: Figure,
@@ -115,7 +115,7 @@ class Search:
         allowed: dict[Figure, int],
         limit: int | None,
         start: Planner,
-    ) -> tuple[Owner, Stage, int]:
+    ) -> tuple[Owner, Goal, int]:
         """Solve one figure; return the best plan known, what is known of it, and the work that it took."""
         if figure is Figure.COMPUTE:
             # Loads do not depend on who shares a node: all ranks are interchangeable.
@@ -126,7 +126,7 @@ class Search:
         value = None if owner is None else getattr(_cost(problem, owner), figure.value)
         if value is not None and value == least:
             assert owner is not None
-            stop = Stage(
+            stop = Goal(
                 figure=figure, value=value, bound=least, allowed=value, stop=Stop.PROVED, solver=NO_SOLVER
             )
             return owner, stop, 0
@@ -151,10 +151,10 @@ class Search:
             reason = Stop.WORK_LIMIT if found.stop is Stop.PROVED and least < value else found.stop
             work += found.work
         assert owner is not None
-        stage = Stage(
+        goal = Goal(
             figure=figure, value=value, bound=least, allowed=value, stop=reason, solver=self.solver.name
         )
-        return owner, stage, work
+        return owner, goal, work
 
     def _is_plain(self, limit: int | None) -> bool:
         """Say whether only the largest load counts."""
@@ -229,8 +229,8 @@ def _in_units(problem: PlanProblem) -> tuple[PlanProblem, dict[Figure, int]]:
     }
 
 
-def _scaled(stage: Stage, unit: int) -> Stage:
-    return replace(stage, value=stage.value * unit, bound=stage.bound * unit, allowed=stage.allowed * unit)
+def _scaled(goal: Goal, unit: int) -> Goal:
+    return replace(goal, value=goal.value * unit, bound=goal.bound * unit, allowed=goal.allowed * unit)
 
 
 def _start(problem: PlanProblem, start: Planner) -> Owner:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fm3_planner.exact.model import Model
-from fm3_planner.stage import Stop
+from fm3_planner.goal import Stop
 
 
 @dataclass(frozen=True, kw_only=True)

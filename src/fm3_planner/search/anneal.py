@@ -8,7 +8,7 @@ from fm3_planner.search.chance import Chance
 from fm3_planner.search.placement import Placement
 from fm3_planner.search.traffic import Needs, Traffic
 
-STAGES = 64
+LEVELS = 64
 DRAWS = 5
 INT64_MAX = 2**63 - 1
 
@@ -41,24 +41,34 @@ class Cooling:
 
 
 def anneal(
-    placement: Placement, needs: Needs, limits: list[int], cooling: Cooling, moves: int, chance: Chance
+    placement: Placement,
+    needs: Needs,
+    limits: list[int],
+    cooling: Cooling,
+    moves: int,
+    longest_run: int,
+    chance: Chance,
 ) -> None:
     """Simulated annealing in integers.
 
     Each of `moves` picks a chunk at random and, in the node of a chunk that it is linked to, of five random
     partners for a swap the one that is best for the loads; it accepts what raises the cost with a chance that
-    falls with the raise and, as the run cools, with time. Cost: N, and a growing penalty for loads above
-    `limits`, one a cell. Ends with the placement of the least N within the limits that it passed, or with its
-    last one where there was none.
+    falls with the raise and, as the run cools, with time. Between nodes up to `longest_run` neighbours of
+    both go along, each of which counts as a move. Cost: N, and a growing penalty for loads above `limits`,
+    one a cell. Ends with the placement of the least N within the limits that it passed, or with its last one
+    where there was none.
     """
-    _Annealing(placement, needs, limits, chance).run(cooling, moves)
+    _Annealing(placement, needs, limits, longest_run, chance).run(cooling, moves)
 
 
 class _Annealing:
-    def __init__(self, placement: Placement, needs: Needs, limits: list[int], chance: Chance) -> None:
+    def __init__(
+        self, placement: Placement, needs: Needs, limits: list[int], longest_run: int, chance: Chance
+    ) -> None:
         self.placement = placement
         self.needs = needs
         self.limits = limits
+        self.longest_run = longest_run
         self.chance = chance
         self.traffic = Traffic(needs, placement)
         self.slot_of = [0] * len(placement.item_at)
@@ -76,22 +86,27 @@ class _Annealing:
         self._keep()
 
     def run(self, cooling: Cooling, moves: int) -> None:
-        whole = (STAGES - 1) ** 2
-        for stage in range(STAGES):
+        whole = (LEVELS - 1) ** 2
+        left_moves = 0
+        for level in range(LEVELS):
             # Temperature falls with the square of the time that is left, and the penalty rises likewise.
-            left = (STAGES - 1 - stage) ** 2
+            left = (LEVELS - 1 - level) ** 2
             cooled = (cooling.start_temperature - cooling.end_temperature) * left // whole
             temperature = cooling.end_temperature + cooled
             penalty = cooling.end_penalty - (cooling.end_penalty - cooling.start_penalty) * left // whole
             heat = (temperature * self.mean_bytes) << self.fine
             price = min((penalty * self.mean_bytes << (self.fine + 32)) // self.mean_weight, INT64_MAX)
-            for _ in range(moves * (stage + 1) // STAGES - moves * stage // STAGES):
-                self._try_swap(heat, price)
+            left_moves += moves * (level + 1) // LEVELS - moves * level // LEVELS
+            while left_moves > 0:
+                left_moves -= self._try_swap(heat, price)
         if self.least is not None:
             self.placement.set(self.best)
 
-    def _try_swap(self, heat: int, price: int) -> None:
-        """Try one swap; `heat` is the cost at the temperature times 2^8, `price` of excess times 2^32."""
+    def _try_swap(self, heat: int, price: int) -> int:
+        """Try one swap and return how many exchanges it computed.
+
+        `heat` is the cost at the temperature times 2^8, `price` that of excess times 2^32.
+        """
         placement, below = self.placement, self.chance.below
         item_at, cell_of, loads = placement.item_at, placement.cell_of, placement.loads
         first = below(len(item_at))
@@ -102,7 +117,7 @@ class _Annealing:
             linked = self.needs.linked[item]
             node = placement.node_of[cell_of[self.slot_of[linked[below(len(linked))]]]]
             if node == home and self.above == 0:
-                return  # among its own, and nothing to repair
+                return 1  # among its own, and nothing to repair
             if node != home:
                 slots = placement.layout.slots_of(node)
                 begin, end = slots.start, slots.stop
@@ -125,19 +140,68 @@ class _Annealing:
             if its_more < more and placement.may_swap(first, candidate):
                 more, second = its_more, candidate
         if second < 0:
-            return
+            return 1
 
         other, away = item_at[second], placement.node_of[cell_of[second]]
+        if (
+            self.longest_run > 1
+            and away != home
+            and not (placement.is_blank(item) or placement.is_blank(other))
+        ):
+            length = 1 + below(self.longest_run)
+            if length > 1:
+                return self._try_runs(item, home, other, away, length, heat, price)
         change = self.traffic.change(item, home, other, away) if away != home else 0
         cost = (change << self.fine) + (more * price >> 32)
-        if cost > 0 and cost > heat * EXPONENTIAL[self.chance.next() >> 26] >> 16:
-            return
+        if not self._accepts(cost, heat):
+            return 1
         if away != home:
             self.traffic.exchange(item, home, other, away, change)
         placement.swap(first, second)
         self.slot_of[item], self.slot_of[other] = second, first
         self.above += more
         self._keep()
+        return 1
+
+    def _try_runs(
+        self, item: int, home: int, other: int, away: int, length: int, heat: int, price: int
+    ) -> int:
+        """Try one swap of two runs of neighbouring chunks, as far as both are wholly on their nodes.
+
+        What a document gains by moving as a whole, its chunks one by one often lose.
+        """
+        above_before, total_before = self.above, self.traffic.total
+        shared = 1
+        while shared < length and self._is_on(item + shared, home) and self._is_on(other + shared, away):
+            shared += 1
+        for i in range(shared):
+            self._exchange(item + i, home, other + i, away)
+        change, more = self.traffic.total - total_before, self.above - above_before
+        if self._accepts((change << self.fine) + (more * price >> 32), heat):
+            self._keep()
+        else:
+            for i in reversed(range(shared)):
+                self._exchange(item + i, away, other + i, home)
+        return shared
+
+    def _is_on(self, chunk: int, node: int) -> bool:
+        placement = self.placement
+        if chunk >= placement.layout.num_chunks:
+            return False
+        return placement.node_of[placement.cell_of[self.slot_of[chunk]]] == node
+
+    def _exchange(self, chunk: int, home: int, other: int, away: int) -> None:
+        """Exchange two chunks of two nodes."""
+        placement, slot, other_slot = self.placement, self.slot_of[chunk], self.slot_of[other]
+        cells = (placement.cell_of[slot], placement.cell_of[other_slot])
+        self.above -= sum(max(placement.loads[cell] - self.limits[cell], 0) for cell in cells)
+        self.traffic.exchange(chunk, home, other, away, self.traffic.change(chunk, home, other, away))
+        placement.swap(slot, other_slot)
+        self.slot_of[chunk], self.slot_of[other] = other_slot, slot
+        self.above += sum(max(placement.loads[cell] - self.limits[cell], 0) for cell in cells)
+
+    def _accepts(self, cost: int, heat: int) -> bool:
+        return cost <= 0 or cost <= heat * EXPONENTIAL[self.chance.next() >> 26] >> 16
 
     def _keep(self) -> None:
         """Remember the placement if it is within the limits and the best so far."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,14 +133,20 @@ def _exchange_one(placement: Placement, ranks: range, heaviest: int, budget: Bud
 def _exchange_groups(
     placement: Placement, heaviest: int, others: list[int], size: int, budget: Budget
 ) -> bool:
-    """Exchange `size` items of the heaviest rank for as many of the lightest rank with which that helps."""
+    """Exchange `size` items of the heaviest rank for as many of the lightest rank with which that helps.
+
+    With many items a rank there are too many groups to try them, and swaps of one for one are fine enough.
+    """
+    moves = comb(placement.layout.slots_per_rank, size) ** 2
+    if not budget.affords(moves):
+        return False
     groups = list(combinations(range(placement.layout.slots_per_rank), size))
     own_weights, own_blanks = _sums(placement, heaviest, groups)
     load = placement.loads[heaviest]
     for rank in others:
-        if not budget.is_left:
+        if not budget.affords(moves):
             return False
-        budget.spent += len(groups) ** 2
+        budget.spent += moves
         weights, blanks = _sums(placement, rank, groups)
         moved = own_weights[:, None] - weights[None, :]
         larger = np.maximum(load - moved, placement.loads[rank] + moved)
@@ -181,7 +188,7 @@ def _exchange_around_three(placement: Placement, heaviest: int, others: list[int
         for third in others:
             if second == third:
                 continue
-            if not budget.is_left:
+            if not budget.affords(per_rank**3):
                 return False
             budget.spent += per_rank**3
             a = weights[heaviest][:, None, None]

@@ -57,6 +57,7 @@ def search(problem: PlanProblem, options: SearchOptions, *, with_traffic: bool, 
             slack=options.slack,
             traffic_moves=options.traffic_moves,
             runs=options.runs,
+            longest_run=options.longest_run,
         )
         items = found.tolist()
     per_rank = len(items) // problem.num_ranks

@@ -19,6 +19,7 @@ class SearchOptions:
         slack: phase 2 keeps the largest load within 1 + slack / 10^9 times that of phase 1.
         traffic_moves: exchanges that the annealing of phase 2 may compute, but for the last repair.
         runs: annealing runs that this allows where none needs a repair.
+        longest_run: neighbouring chunks that annealing swaps at once, at most.
     """
 
     target: int
@@ -27,3 +28,4 @@ class SearchOptions:
     slack: int = 0
     traffic_moves: int = 0
     runs: int = 0
+    longest_run: int = 1

@@ -12,6 +12,7 @@ from fm3_planner.search.traffic import Needs, Traffic
 
 SEED = 42
 NODES = Cooling(start_temperature=400, end_temperature=80, start_penalty=2, end_penalty=32)
+AGAIN = Cooling(start_temperature=200, end_temperature=80, start_penalty=8, end_penalty=32)
 RANKS = Cooling(start_temperature=100, end_temperature=60, start_penalty=8, end_penalty=64)
 REPAIR = Cooling(start_temperature=60, end_temperature=20, start_penalty=256, end_penalty=2048)
 
@@ -49,6 +50,7 @@ class _Search:
         self.inner_moves = 0
         self.run_moves = 0
         self.annealed = 0
+        self.from_best = True
         self.best: list[int] = []
         self.least = (0, 0)
 
@@ -90,11 +92,17 @@ class _Search:
         self.placement.set(self.best)
 
     def _anneal_nodes(self, needs: Needs) -> None:
-        """Decide which node owns what, and deal a node's chunks to its ranks."""
+        """Decide which node owns what, and deal a node's chunks to its ranks.
+
+        Every other run starts from the best placement so far, less hot.
+        """
         layout = self.layout
-        nodes = Placement(layout, self.weights, layout.numbered(), ranks_per_cell=layout.ranks_per_node)
+        self.from_best = not self.from_best
+        start = self.best if self.from_best else layout.numbered()
+        nodes = Placement(layout, self.weights, start, ranks_per_cell=layout.ranks_per_node)
         limits = [min(self.limit * len(layout.ranks_of(node)), INT64_MAX) for node in range(layout.num_nodes)]
-        anneal(nodes, needs, limits, NODES, self.run_moves, self.chance)
+        cooling = AGAIN if self.from_best else NODES
+        anneal(nodes, needs, limits, cooling, self.run_moves, self.options.longest_run, self.chance)
         self.annealed += self.run_moves
         items = nodes.item_at
         for node in range(layout.num_nodes):
@@ -106,7 +114,8 @@ class _Search:
         """Repair what nodes cannot see, ranks above the limit: at little traffic if that works."""
         limits = [self.limit] * self.layout.num_ranks
         for cooling in (RANKS, REPAIR):
-            anneal(self.placement, needs, limits, cooling, self.run_moves // 4, self.chance)
+            longest_run = self.options.longest_run
+            anneal(self.placement, needs, limits, cooling, self.run_moves // 4, longest_run, self.chance)
             self.annealed += self.run_moves // 4
             self._balance_nodes(self.limit)
             if max(self.placement.loads) <= self.limit:

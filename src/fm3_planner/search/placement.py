@@ -145,3 +145,7 @@ class Budget:
     def is_left(self) -> bool:
         """Whether another exchange may be computed."""
         return self.spent < self.limit
+
+    def affords(self, moves: int) -> bool:
+        """Say whether a step of so many exchanges is within what is left."""
+        return self.spent + moves <= self.limit

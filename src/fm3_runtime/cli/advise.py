@@ -6,8 +6,10 @@ from typing import Annotated
 
 import typer
 
-from fm3_planner import StepSpeeds, advise_chunk_size
+from fm3_planner import CostWeights, StepSpeeds, advise_chunk_size
 from fm3_planner.planning import DEFAULT_PLANNER
+from fm3_runtime.cli import planner_option
+from fm3_runtime.cli.cost_option import Cost, read_calibration
 from fm3_runtime.cli.options import AsJson, Documents, Lengths, MaskName, Ranks, RanksPerNode, read_mask
 from fm3_runtime.cli.output import console, count, format_bytes, format_seconds, new_table, print_json
 
@@ -24,9 +26,13 @@ def advise(
     mask: MaskName = "causal_document",
     ranks: Ranks = 4,
     ranks_per_node: RanksPerNode = None,
-    planner: Annotated[str, typer.Option(help="Name of the load balancer.")] = DEFAULT_PLANNER,
+    planner: Annotated[str, typer.Option(help=planner_option.HELP)] = DEFAULT_PLANNER,
     rank_gigabytes: Annotated[int, typer.Option(help="GB/s that a rank receives in its node.", min=1)] = 400,
     node_gigabytes: Annotated[int, typer.Option(help="GB/s that it receives from other nodes.", min=1)] = 50,
+    cost: Cost = None,
+    query_heads: Annotated[int | None, typer.Option(help="Heads of q; the mask's by default.", min=1)] = None,
+    kv_heads: Annotated[int | None, typer.Option(help="Heads of k and v; as many as of q.", min=1)] = None,
+    head_dim: Annotated[int | None, typer.Option(help="Elements of a head, 128 by default.", min=1)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Choose a chunk size: small chunks balance better, large ones plan faster and cross nodes less.
@@ -36,11 +42,23 @@ def advise(
     fm3 advise --tokens 131072 --ranks 16 --ranks-per-node 8
     """
     column_mask, chosen = read_mask(mask, lengths, documents, glob, tokens)
+    calibration = None if cost is None else read_calibration(cost)
+    assumed = StepSpeeds()
     speeds = StepSpeeds(
-        rank_bytes_per_second=rank_gigabytes * 10**9, node_bytes_per_second=node_gigabytes * 10**9
+        unit_femtoseconds=calibration.unit_femtoseconds if calibration else assumed.unit_femtoseconds,
+        rank_bytes_per_second=rank_gigabytes * 10**9,
+        node_bytes_per_second=node_gigabytes * 10**9,
     )
     advice = advise_chunk_size(
-        column_mask, num_ranks=ranks, ranks_per_node=ranks_per_node, planner=planner, speeds=speeds
+        column_mask,
+        num_ranks=ranks,
+        ranks_per_node=ranks_per_node,
+        planner=planner_option.read_planner(planner),
+        cost=calibration.cost if calibration else CostWeights(),
+        speeds=speeds,
+        query_heads=query_heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
     )
     options = [
         {

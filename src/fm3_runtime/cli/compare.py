@@ -8,9 +8,11 @@ from typing import Annotated
 import typer
 from rich.progress import track
 
-from fm3_core import MaskError, PlanError
-from fm3_planner import HccIpo, PlanProblem, PlanResult, planners
+from fm3_core import MaskError, PlanError, UnknownNameError
+from fm3_planner import CostWeights, HccIpo, PlanProblem, PlanResult, planners, tightest_bounds
 from fm3_planner import plan as solve
+from fm3_runtime.cli import planner_option
+from fm3_runtime.cli.cost_option import Cost, cost_weights
 from fm3_runtime.cli.options import AsJson, ChunkSize, Documents, Lengths, MaskName, Ranks, RanksPerNode
 from fm3_runtime.cli.output import (
     bar,
@@ -41,9 +43,12 @@ def compare(
     ranks: Ranks = 4,
     ranks_per_node: RanksPerNode = None,
     chunk_size: ChunkSize = None,
+    cost: Cost = None,
     planner: Annotated[
         list[str] | None,
-        typer.Option(help="A planner to compare; repeat it. By default all that take the problem."),
+        typer.Option(
+            help=f"To compare; repeat it. By default all that take the problem. {planner_option.HELP}"
+        ),
     ] = None,
     instances: Annotated[
         Path | None, typer.Option(help="A file of frozen problems, benchmarks/planbench/instances.json say.")
@@ -69,15 +74,19 @@ def compare(
     fm3 compare --lengths 2538,1742,3912 --ranks 2 --chunk-size 1024 --planner lpt --planner zigzag
 
     fm3 compare --tokens 131072 --ranks 16 --ranks-per-node 8 --save-tradeoff tradeoff.png
+
+    fm3 compare --ranks-per-node 2 --planner hcc_ipo --planner 'cp_sat(objective=node_traffic)'
     """
     if (instances is None) != (instance is None):
         raise PlanError("--instances and --instance go together: the file, and the name in it")
+    if instances is not None and cost is not None:
+        raise PlanError("an instance has cost weights of its own: leave out --cost")
     if instances is not None and instance is not None:
         source = problem_of_instance(instances, instance)
     else:
         source = problem_of_mask(
             mask, lengths, documents, glob, tokens,
-            ranks=ranks, ranks_per_node=ranks_per_node, chunk_size=chunk_size,
+            ranks=ranks, ranks_per_node=ranks_per_node, chunk_size=chunk_size, cost=cost_weights(cost),
         )  # fmt: skip
     names = list(dict.fromkeys(planner)) if planner else planners.names()
     results, refused = _solve_all(source.problem, names, asked_for=bool(planner), quiet=as_json)
@@ -88,10 +97,16 @@ def compare(
         others = {name: result for name, result in results.items() if name != "hcc_ipo"}
         save_frontier(others, frontier, save_tradeoff, source.title)
     if save_times is not None:
-        save_planning_times(_times(source, names), save_times, source.title)
+        save_planning_times(_times(source, names, cost_weights(cost)), save_times, source.title)
     if as_json:
         print_json(
-            {"plans": {name: plan_as_json(result) for name, result in results.items()}, "refused": refused}
+            {
+                "compute_bound": tightest_bounds(
+                    result.bounds for result in results.values()
+                ).compute._asdict(),
+                "plans": {name: plan_as_json(result) for name, result in results.items()},
+                "refused": refused,
+            }
         )
         return
     _print_table(source, results)
@@ -106,14 +121,15 @@ def _solve_all(
     problem: PlanProblem, names: list[str], *, asked_for: bool, quiet: bool
 ) -> tuple[dict[str, PlanResult], dict[str, str]]:
     """Return the plans by planner, and why planners that were not asked for by name are left out."""
-    for name in names:
-        planners.get(name)
     results: dict[str, PlanResult] = {}
     refused: dict[str, str] = {}
+    if asked_for:
+        for name in names:
+            planner_option.read_planner(name)  # a wrong name is told before anything is planned
     for name in track(names, "planning", console=messages, transient=True, disable=quiet):
         try:
-            results[name] = solve(problem, planner=name)
-        except PlanError as error:
+            results[name] = solve(problem, planner=planner_option.read_planner(name))
+        except (PlanError, UnknownNameError) as error:
             if asked_for:
                 raise
             refused[name] = str(error)
@@ -121,12 +137,16 @@ def _solve_all(
 
 
 def _print_table(source: PlanSource, results: dict[str, PlanResult]) -> None:
-    problem, bounds = source.problem, next(iter(results.values())).bounds
+    problem, bounds = source.problem, tightest_bounds(result.bounds for result in results.values())
     console.print(
         f"[bold]{source.title}[/], {count(problem.num_chunks, 'chunk')} of {problem.chunk_size} on "
         f"{count(problem.num_ranks, 'rank')} in {count(problem.cluster.num_nodes, 'node')}"
     )
     console.print(f"no plan's largest load is below {bounds.compute.value:,}: {bounds.compute.reason}")
+    console.print(
+        f"none moves less than {format_bytes(bounds.node_traffic.value)} between nodes: "
+        f"{bounds.node_traffic.reason}"
+    )
     console.print()
     table = new_table("planner", "load", "gap", "", "nodes", "ranks", "buffer", "time", "moves")
     worst = max(result.cost.compute for result in results.values()) or 1
@@ -135,7 +155,7 @@ def _print_table(source: PlanSource, results: dict[str, PlanResult]) -> None:
         table.add_row(
             name,
             f"{cost.compute:,}",
-            f"{result.gaps.compute:.2%}",
+            f"{result.gaps_to(bounds).compute:.2%}",
             bar(cost.compute / worst, 8),
             format_bytes(cost.node_traffic),
             format_bytes(cost.rank_traffic),
@@ -149,7 +169,7 @@ def _print_table(source: PlanSource, results: dict[str, PlanResult]) -> None:
     )
 
 
-def _times(source: PlanSource, names: list[str]) -> dict[str, list[tuple[int, float]]]:
+def _times(source: PlanSource, names: list[str], cost: CostWeights) -> dict[str, list[tuple[int, float]]]:
     """Return (chunks, planning seconds) of each planner for ever smaller chunks of the mask."""
     if source.mask is None:
         raise MaskError(
@@ -164,6 +184,7 @@ def _times(source: PlanSource, names: list[str]) -> dict[str, list[tuple[int, fl
             chunk_size=size,
             num_ranks=cluster.num_ranks,
             ranks_per_node=cluster.ranks_per_node,
+            cost=cost,
         )
         for name, result in _solve_all(problem, names, asked_for=False, quiet=True)[0].items():
             lines[name].append((problem.num_chunks, result.stats.planning_seconds))

@@ -11,7 +11,8 @@ import torch
 import fm3_kernels
 from fm3_comm import backends
 from fm3_comm.symmetric import memories
-from fm3_core import patterns
+from fm3_core import UnknownNameError, patterns
+from fm3_core.registry import Registry
 from fm3_planner import planners
 from fm3_runtime.cli.options import AsJson
 from fm3_runtime.cli.output import console, new_table, print_json
@@ -58,9 +59,9 @@ def examine() -> dict[str, Any]:
             "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         },
         "engines": {name: _why_no_engine(name) for name in fm3_kernels.engines.names()},
-        "backends": {name: _reasons(backends.get(name).why_unavailable()) for name in backends.names()},
-        "memories": {name: _reasons(memories.get(name).why_unavailable()) for name in memories.names()},
-        "planners": {name: [] for name in planners.names()},
+        "backends": {name: _why_unavailable(backends, name) for name in backends.names()},
+        "memories": {name: _why_unavailable(memories, name) for name in memories.names()},
+        "planners": {name: _why_no_planner(name) for name in planners.names()},
     }
 
 
@@ -71,5 +72,17 @@ def _why_no_engine(name: str) -> list[str]:
     return [reason.removeprefix(f"engine {name!r}: ") for reason in reasons]
 
 
-def _reasons(reason: str | None) -> list[str]:
+def _why_unavailable(registry: Registry[Any], name: str) -> list[str]:
+    try:
+        reason = registry.get(name).why_unavailable()
+    except UnknownNameError as broken:  # an installed package offers it, and it cannot be imported
+        return [str(broken)]
     return [] if reason is None else [reason]
+
+
+def _why_no_planner(name: str) -> list[str]:
+    try:
+        planners.get(name)
+    except UnknownNameError as broken:
+        return [str(broken)]
+    return []

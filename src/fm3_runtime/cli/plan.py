@@ -10,6 +10,8 @@ import typer
 from fm3_planner import PlanResult, plan_to_json
 from fm3_planner import plan as solve
 from fm3_planner.planning import DEFAULT_PLANNER
+from fm3_runtime.cli import planner_option
+from fm3_runtime.cli.cost_option import Cost, cost_weights
 from fm3_runtime.cli.options import AsJson, ChunkSize, Documents, Lengths, MaskName, Ranks, RanksPerNode
 from fm3_runtime.cli.output import (
     bar,
@@ -37,7 +39,8 @@ def plan(
     ranks: Ranks = 4,
     ranks_per_node: RanksPerNode = None,
     chunk_size: ChunkSize = None,
-    planner: Annotated[str, typer.Option(help="Name of the load balancer.")] = DEFAULT_PLANNER,
+    cost: Cost = None,
+    planner: Annotated[str, typer.Option(help=planner_option.HELP)] = DEFAULT_PLANNER,
     save: Annotated[
         Path | None, typer.Option(help="Also write the plan as JSON, which `plan_from_json` reads.")
     ] = None,
@@ -53,9 +56,9 @@ def plan(
     """
     source = problem_of_mask(
         mask, lengths, documents, glob, tokens,
-        ranks=ranks, ranks_per_node=ranks_per_node, chunk_size=chunk_size,
+        ranks=ranks, ranks_per_node=ranks_per_node, chunk_size=chunk_size, cost=cost_weights(cost),
     )  # fmt: skip
-    result = solve(source.problem, planner=planner)
+    result = solve(source.problem, planner=planner_option.read_planner(planner))
     if save is not None:
         write_text(save, plan_to_json(result))
     if as_json:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fm3_core import ColumnMask, UnknownNameError
-from fm3_planner import Instance, PlanProblem, balanced_chunk_size, read_instances
+from fm3_planner import CostWeights, Instance, PlanProblem, balanced_chunk_size, read_instances
 from fm3_runtime.cli.options import read_mask
 from fm3_runtime.cli.output import count
 from fm3_runtime.packing import DocumentError
@@ -37,11 +37,14 @@ def problem_of_mask(
     ranks: int,
     ranks_per_node: int | None,
     chunk_size: int | None,
+    cost: CostWeights,
 ) -> PlanSource:
     """Return the problem of a named mask over documents; the chunk size is chosen where none is given."""
     mask, chosen = read_mask(name, lengths, folder, glob, tokens)
-    size = chunk_size or balanced_chunk_size(mask, num_ranks=ranks)
-    problem = PlanProblem.from_mask(mask, chunk_size=size, num_ranks=ranks, ranks_per_node=ranks_per_node)
+    size = chunk_size or balanced_chunk_size(mask, num_ranks=ranks, cost=cost)
+    problem = PlanProblem.from_mask(
+        mask, chunk_size=size, num_ranks=ranks, ranks_per_node=ranks_per_node, cost=cost
+    )
     title = f"{name} over {count(len(chosen), 'document')}, {count(mask.num_rows, 'token')}"
     return PlanSource(problem=problem, title=title, mask=mask)
 

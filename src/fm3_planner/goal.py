@@ -27,18 +27,18 @@ class Stop(Enum):
 
 
 NO_SOLVER = "lower bound"
-"""The solver of a stage that no solver was needed for."""
+"""The solver of a goal that no solver was needed for."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
-    """One figure made small while those of earlier stages stay allowed.
+class Goal:
+    """One figure made small while those of earlier goals stay allowed.
 
     Attributes:
         figure: what was made small.
         value: the least that was found, an exact integer.
-        bound: no plan that earlier stages allow is below; equal to `value` where the search proved it.
-        allowed: the most that later stages, and so the plan, may have of this figure; >= value.
+        bound: no plan that earlier goals allow is below; equal to `value` where the search proved it.
+        allowed: the most that later goals, and so the plan, may have of this figure; >= value.
         stop: why the search ended.
         solver: what searched, with its version; `NO_SOLVER` where a heuristic's plan reached a simple bound.
     """
