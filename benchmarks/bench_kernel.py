@@ -11,7 +11,7 @@ Run: python benchmarks/bench_kernel.py [--json FILE] [--lengths 8192 32768] [--m
   --flex       also FlexAttention, which compiles for half a minute a mask
   --ablations  also the forward kernel without one of its ideas: at run time, and builds of
                benchmarks/kernel_variants/build.py
-  --external MODULE:FUNCTION   another engine: a function of kernel.cell.Cell that returns kernel.engines.Passes
+  --external MODULE:FUNCTION   another engine: a function of kernel.cell.Cell, returning kernel.engines.Passes
   --build NAME=DIRECTORY       another build of fm3_kernels._C
   --tiny       a few small cells on the CPU with engine "tiled": the benchmark's own machinery
   --print      the table and the targets of a file, nothing timed
@@ -30,8 +30,8 @@ import torch
 from kernel.cell import Cell, Shape
 from kernel.clock import Clock
 from kernel.engines import PEERS, Engine, Passes, external
-from kernel.peers import PASSES, USUAL
 from kernel.masks import MASKS
+from kernel.peers import PASSES, USUAL
 from kernel.product import LACKS, PRODUCT, ablations, fm3, of_build
 from kernel.results import Results
 from kernel.table import ablations_table, engines_table, length_name, number
@@ -41,8 +41,9 @@ from kernel.verify import Truth
 SCRATCH = Path(__file__).parent / "scratch"
 ENGINES = PRODUCT | PEERS
 TINY = {
-    "device": "cpu", "dtype": "float32", "engines": ["tiled"], "tokens": 256, "lengths": [128, 256], "heads": 2,
-    "kv_heads": 1, "dim": 16, "rounds": 1, "budget_ms": 1.0, "pause_ms": 0.0, "json": SCRATCH / "tiny.json",
+    "device": "cpu", "dtype": "float32", "engines": ["tiled"], "tokens": 256, "lengths": [128, 256],
+    "heads": 2, "kv_heads": 1, "dim": 16, "rounds": 1, "budget_ms": 1.0, "pause_ms": 0.0,
+    "json": SCRATCH / "tiny.json",
 }  # fmt: skip
 
 
@@ -199,7 +200,7 @@ def time_cell(
         except Exception as failure:
             if cell.q.is_cuda:
                 torch.cuda.synchronize()  # raises again where the device is lost: then nothing can be timed
-            made, wrong = "", f"{type(failure).__name__}: {str(failure).splitlines()[:1]}"
+            made, wrong = "", first_line(failure)
         if wrong is not None:
             results.keep(key, wrong=wrong)
             line += f"  {name}: WRONG, {wrong}"
@@ -218,16 +219,20 @@ def time_cell(
     for name, (made, passes) in right.items():
         mine = {which: seconds[name, which] for which in passes if (name, which) in seconds}
         tflops = {which: cell.tflops(which, spent) for which, spent in mine.items()}
+        prepare_seconds, why_not = time_preparing(made, clock)
         results.keep(
             key_of(cell.name, cell.tokens, name, shape),
             tflops=tflops,
-            missing={
+            missing=why_not
+            | {
                 which: made.untimed.get(which, "it has no such pass") for which in passes if which not in mine
             },
-            cells=counted_cells(cell, made, mine),
+            cells=[
+                cell.counted(which, mine[which], size) for which, size in made.blocks.items() if which in mine
+            ],
             density=cell.density,
             mask_heads=cell.mask.heads,
-            prepare_seconds={what: clock.seconds_on_device(call) for what, call in made.prepare.items()},
+            prepare_seconds=prepare_seconds,
         )
         line += f"  {name}: " + " / ".join(f"{number(rate)} {which}" for which, rate in tflops.items())
     return line
@@ -252,13 +257,20 @@ def why_wrong(truth: Truth, made: Passes, passes: list[str]) -> str | None:
     return None
 
 
-def counted_cells(cell: Cell, made: Passes, seconds: dict[str, float]) -> list[dict[str, Any]]:
-    """Return forward and backward as `fm3 calibrate` reads them, where the engine's blocks are known."""
-    timed = [which for which in ("forward", "backward") if which in seconds]
-    if made.blocks is None or not timed:
-        return []
-    blocks = cell.blocks(*made.blocks)
-    return [{"direction": which, "seconds": seconds[which], **blocks} for which in timed]
+def time_preparing(made: Passes, clock: Clock) -> tuple[dict[str, float], dict[str, str]]:
+    """Return the seconds of what is done once a mask, and why something could not be timed."""
+    seconds, why_not = {}, {}
+    for what, call in made.prepare.items():
+        try:
+            seconds[what] = clock.seconds_on_device(call)
+        except RuntimeError as failure:
+            why_not[f"prepare {what}"] = first_line(failure)
+    return seconds, why_not
+
+
+def first_line(failure: Exception) -> str:
+    """Return an error's kind and the first line of what it says."""
+    return f"{type(failure).__name__}: {(str(failure).splitlines() or [''])[0]}"
 
 
 def matrix_product_tflops(clock: Clock) -> float:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fm3_core import BlockMap, ColumnMask
+from fm3_core import ColumnMask
+from fm3_planner.calibrate import TimedCell
 from kernel.masks import benchmark_mask
 from kernel.peers import shape_key
 
@@ -78,13 +80,21 @@ class Cell:
         """Return the speed on visible pairs."""
         return FLOPS[which] * self.pairs * self.q.shape[3] / seconds / 1e12
 
-    def blocks(self, block_rows: int, block_keys: int) -> dict[str, int]:
-        """Return how many blocks of each kind a pass visits, as `fm3 calibrate` reads them."""
-        kinds = BlockMap.from_mask(self.mask, block_rows, block_keys, method="extrema").kinds
-        return {
-            "full_blocks": int((kinds == 2).sum()) * self.repeats,
-            "partial_blocks": int((kinds == 1).sum()) * self.repeats,
-            "row_blocks": self.q.shape[0] * self.q.shape[2] * kinds.shape[2],
-            "block_rows": block_rows,
-            "block_keys": block_keys,
-        }
+    def counted(self, which: str, seconds: float, blocks: tuple[int, int]) -> dict[str, Any]:
+        """Return a pass with the blocks that it visits, as `fm3 calibrate` reads it.
+
+        Args:
+            which: "forward" or "backward".
+            seconds: time of the pass.
+            blocks: rows and keys of the kernel's block.
+        """
+        call = TimedCell.of_call(
+            self.mask,
+            direction=which,
+            seconds=seconds,
+            batch=self.q.shape[0],
+            query_heads=self.q.shape[2],
+            block_rows=blocks[0],
+            block_keys=blocks[1],
+        )
+        return asdict(call)

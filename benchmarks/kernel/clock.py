@@ -10,6 +10,9 @@ from typing import TypeVar
 
 import torch
 
+MOST_CALLS = 200
+"""In one turn."""
+
 CAPTURED = 50
 """Short calls in one graph."""
 
@@ -61,8 +64,8 @@ class Clock:
         """Return the mean time of as many calls as fit a turn: events tick in steps of 0.1 ms and more."""
         self._span(call, 1)
         once = max(self._span(call, 1), 1e-6)
-        count = int(min(200, max(2, self.budget_seconds / self.rounds / once)))
-        return self._span(call, count) / count
+        count = int(min(MOST_CALLS, self.budget_seconds / self.rounds / once))
+        return once if count < 2 else self._span(call, count) / count
 
     def _span(self, call: Callable[[], object], times: int) -> float:
         if self.device != "cuda":

@@ -22,7 +22,7 @@ class Passes:
         backward: returns dq, dk and dv from a forward pass made before; None where there is no backward.
         both: forward, then backward; None likewise.
         untimed: why a pass is not timed, by pass; a pass that is None must be there.
-        blocks: rows and keys of a block, where counts of blocks explain the times.
+        blocks: rows and keys of a block by pass, where counts of blocks explain its time.
         repeats_bits: two backward passes must give the same bits.
         prepare: what is done once a mask, by what it makes; timed apart.
     """
@@ -31,7 +31,7 @@ class Passes:
     backward: Callable[[], list[Tensor]] | None = None
     both: Callable[[], list[Tensor]] | None = None
     untimed: Mapping[str, str] = field(default_factory=dict)
-    blocks: tuple[int, int] | None = None
+    blocks: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     repeats_bits: bool = False
     prepare: Mapping[str, Callable[[], object]] = field(default_factory=dict)
 

@@ -30,12 +30,13 @@ SHAPES = {
 
 INTRODUCTION = """# Performance
 
-How figures are made: TFLOP/s on visible pairs, 4 a pair and element of the head dim forward and 10 backward; bf16, 131072
-tokens in all; engines take turns within one run, an engine whose results are wrong gets no time, and masks are prepared
-before the clock starts. Published figures are those of six public kernels measured on one H200
-(`benchmarks/data/peer_figures.json`); where FlexAttention was timed in the same file, a peer's figure is scaled by FlexAttention
-here over FlexAttention there, because absolute figures drift with clock and heat. `python -m kernel.page`, run from
-`benchmarks`, writes this page and its picture from the results.
+How figures are made: TFLOP/s on visible pairs, 4 a pair and element of the head dim forward and 10
+backward; bf16, 131072 tokens in all; engines take turns within one run, an engine whose results are wrong
+gets no time, and masks are prepared before the clock starts. Published figures are those of six public
+kernels measured on one H200 (`benchmarks/data/peer_figures.json`); where FlexAttention was timed in the
+same file, a peer's figure is scaled by FlexAttention here over FlexAttention there, because absolute
+figures drift with clock and heat. `python -m kernel.page`, run from `benchmarks`, writes this page and its
+picture from the results.
 
 ```console
 $ python benchmarks/bench_kernel.py --json results.json --lengths 8192 32768 --minutes 9
@@ -43,21 +44,24 @@ $ python benchmarks/bench_kernel.py --json results.json --lengths 8192 --flex --
 $ python benchmarks/kernel_variants/build.py && python benchmarks/bench_kernel.py --ablations --passes forward
 ```
 
-The first times forward, backward and both for this project's kernels, the deterministic mode and cuDNN; the second adds
-FlexAttention, which compiles for half a minute a mask, so it is asked for by itself. A run goes on where the file ends.
-The third builds and times the forward kernel without one of its ideas. `--external MODULE:FUNCTION` times another engine,
-`--tiny` tries the benchmark itself on a CPU, and `fm3 calibrate` fits a planner's cost weights to the file."""
+The first times forward, backward and both for this project's kernels, the deterministic mode and cuDNN; the
+second adds FlexAttention, which compiles for half a minute a mask, so it is asked for by itself. A run goes
+on where the file ends. The third builds and times the forward kernel without one of its ideas. `--external
+MODULE:FUNCTION` times another engine, `--tiny` tries the benchmark itself on a CPU, and `fm3 calibrate`
+fits a planner's cost weights to the file."""
 
 UNMEASURED = """## What has not been measured
 
-* **Forward**: the tables are of the kernel before it learnt to wait for keys that arrive late and to take maps of blocks to
-  keep. In its present form it compiles to the same loop over blocks, and has not been timed.
-* **Backward**: the kernel in this tree has not run on a GPU. It compiles without spills and without serialised products, its
-  barriers run as a model on a CPU, and what is around it is tested with doubles. The version two rounds before
-  ([kernel-notes-backward.md](kernel-notes-backward.md)) is in the last table.
-* **Both passes together, FlexAttention in the same run, 4096 tokens, fp16**: nothing yet. The time to prepare a mask is in
-  [kernel-notes.md](kernel-notes.md), of an earlier round.
-* **Ablations**: those without a figure below compile, without spills and serialised products, and have not run."""
+* **Forward**: the tables are of the kernel before it learnt to wait for keys that arrive late and to take
+  maps of blocks to keep. In its present form it compiles to the same loop over blocks, and has not been
+  timed.
+* **Backward**: the kernel in this tree has not run on a GPU. It compiles without spills and without
+  serialised products, its barriers run as a model on a CPU, and what is around it is tested with doubles.
+  The version two rounds before ([kernel-notes-backward.md](kernel-notes-backward.md)) is in the last table.
+* **Both passes together, FlexAttention in the same run, 4096 tokens, fp16**: nothing yet. The time to
+  prepare a mask is in [kernel-notes.md](kernel-notes.md), of an earlier round.
+* **Ablations**: those without a figure below compile, without spills and serialised products, and have not
+  run."""
 
 
 def page() -> str:
@@ -111,9 +115,9 @@ def _ablations(results: Results) -> str:
     rows = ablation_rows(results, LACKS, USUAL)
     head = ["without", "instead", "speed kept, geometric mean", "least and most"]
     text = (
-        "The forward kernel without one of its ideas. Some are changed at run time; the others are builds that only\n"
-        "the benchmark makes (`benchmarks/kernel_variants`), so that the kernel has no switches. What else earlier\n"
-        "rounds measured is in [kernel-notes.md](kernel-notes.md)."
+        "The forward kernel without one of its ideas. Some are changed at run time; the others are builds\n"
+        "that only the benchmark makes (`benchmarks/kernel_variants`), so that the kernel has no switches.\n"
+        "What else earlier rounds measured is in [kernel-notes.md](kernel-notes.md)."
     )
     measured = _measured(results, list(LACKS), "forward", USUAL)
     return "\n".join(["## Ablations", "", text, "", measured, "", *markdown(head, rows)])

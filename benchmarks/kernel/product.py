@@ -1,4 +1,4 @@
-"""This project's Hopper kernels as engines: as they are, deterministic, without one idea, of another build."""
+"""This project's Hopper kernels as engines: as they are, deterministic, without an idea, of another build."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ def fm3(cell: Cell, *, ordered: bool = False) -> Passes | str:
         backward=backward,
         both=lambda: backward_of(*forward()),
         untimed={"forward": SAME_FORWARD} if ordered else {},
-        blocks=(BLOCK_ROWS, BLOCK_KEYS),
+        blocks={
+            "forward": (BLOCK_ROWS, BLOCK_KEYS),
+            "backward": (hopper_backward_ops.BLOCK_ROWS, BLOCK_KEYS),
+        },
         repeats_bits=ordered,
         prepare={
             "forward": lambda: PreparedMask.from_mask(mask),

@@ -44,8 +44,8 @@ def best_here(results: Results, shape: Mapping[str, Any], which: str) -> Rates:
 def engines_table(results: Results, engines: Sequence[str], shape: Mapping[str, Any]) -> list[str]:
     """Return lines: the passes of each engine that somebody has, the best peer, and fm3's ratio to it.
 
-    A peer's figure is the published one times FlexAttention here over FlexAttention there; where FlexAttention
-    was not timed here the published figure stands, with an asterisk.
+    A peer's figure is the published one times FlexAttention here over FlexAttention there; where
+    FlexAttention was not timed here the published figure stands, with an asterisk.
     """
     rates = {(engine, which): results.rates(engine, which, shape) for engine in engines for which in PASSES}
     shown = [which for which in PASSES if any(rates[engine, which] for engine in engines)]
@@ -87,7 +87,7 @@ def engines_table(results: Results, engines: Sequence[str], shape: Mapping[str, 
 def ablation_rows(
     results: Results, lacks: Mapping[str, tuple[str, str]], shape: Mapping[str, Any]
 ) -> list[list[str]]:
-    """Return a row an ablation: its forward speed over the kernel's, geometric means by length, best and worst."""
+    """Return a row an ablation: its forward speed over the kernel's, means by length, least and most."""
     mine = results.rates("fm3", "forward", shape)
     rows = []
     for name, (idea, instead) in lacks.items():

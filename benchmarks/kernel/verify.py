@@ -135,9 +135,9 @@ class Truth:
     def _gradients_of_head(
         self, b: int, h: int, g: int, dtype: torch.dtype | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return dq, dk and dv of one query head, some rows at a time; in plain arithmetic where dtype is None.
+        """Return dq, dk and dv of one query head, some rows at a time.
 
-        Sums over rows are exact in either case.
+        In plain arithmetic where dtype is None; sums over rows are exact in either case.
         """
         cell = self.cell
         dtype = cell.q.dtype if dtype is None else dtype

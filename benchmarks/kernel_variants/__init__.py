@@ -1,1 +1,1 @@
-"""Forward kernels that lack one idea each, built by the benchmark alone: the product has no switch for them."""
+"""Forward kernels that lack one idea each, built by the benchmark alone: the product has no switches."""

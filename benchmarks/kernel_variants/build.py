@@ -20,6 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import pybind11
+
 from kernel_variants.edits import CSRC, VARIANTS, Edit, Variant
 
 KEPT = Variant(name="kept", lacks="nothing", instead="", predicted="", edits=())

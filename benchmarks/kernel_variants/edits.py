@@ -3,6 +3,7 @@
 An edit names the text that it replaces; text that is not there exactly once is an error, so a variant cannot
 outlive the code that it was written for.
 """
+# ruff: noqa: E501 - lines of C++ have up to 120 characters
 
 from __future__ import annotations
 
