@@ -53,8 +53,8 @@ fits a planner's cost weights to the file."""
 UNMEASURED = """## What has not been measured
 
 * **Forward**: the tables are of the kernel before it learnt to wait for keys that arrive late and to take
-  maps of blocks to keep. In its present form it compiles to the same loop over blocks, and has not been
-  timed.
+  maps of blocks to keep. In its present form it has not been timed; its consumers' machine code is the
+  same, generator and loader have some more instructions.
 * **Backward**: the kernel in this tree has not run on a GPU. It compiles without spills and without
   serialised products, its barriers run as a model on a CPU, and what is around it is tested with doubles.
   The version two rounds before ([kernel-notes-backward.md](kernel-notes-backward.md)) is in the last table.

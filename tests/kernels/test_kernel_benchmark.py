@@ -235,6 +235,14 @@ def test_short_calls_are_timed_many_at_a_time():
     assert len(calls) == 2 + 200
 
 
+def test_the_budget_is_of_all_turns_together(monkeypatch):
+    asked = []
+    monkeypatch.setattr(Clock, "_span", lambda clock, call, times: asked.append(times) or 0.01 * times)
+    clock = Clock(rounds=3, budget_seconds=0.32, pause_seconds=0.0, device="cpu")
+    assert clock.seconds({"": print})[""] == pytest.approx(0.01)
+    assert asked == [1, 1, 10] * 3
+
+
 def test_ablations_are_timed_beside_the_kernel(bench, hopper_double, capsys, tmp_path):
     options = ["--masks", "causal", "--passes", "forward", "--engines", "fm3", "--ablations"]
     content = bench(*HALF, *options, "--variants", str(tmp_path))
