@@ -9,6 +9,8 @@ the table with its peers, and how far each target is. 4096 tokens are timed and 
 Run: python benchmarks/bench_kernel.py [--json FILE] [--lengths 8192 32768] [--masks full ...]
      [--engines fm3 "fm3 ordered" cudnn] [--passes forward backward both] [--minutes 9]
   --flex       also FlexAttention, which compiles for half a minute a mask
+  --together   in a cell where one engine lacks a time, all that were asked for are timed again, in turns:
+               ratios between engines are then of one run
   --ablations  also the forward kernel without one of its ideas: at run time, and builds of
                benchmarks/kernel_variants/build.py
   --external MODULE:FUNCTION   another engine: a function of kernel.cell.Cell, returning kernel.engines.Passes
@@ -91,6 +93,7 @@ def parse_options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--pause-ms", type=float, default=50.0, help="idle before each measurement")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start no cell after this")
     parser.add_argument("--again", action="store_true", help="time what the file has")
+    parser.add_argument("--together", action="store_true", help="where one lacks a time, all take turns")
     parser.add_argument("--tiny", action="store_true", help="a few small cells on the CPU")
     parser.add_argument("--print", action="store_true", help="the file's table and targets")
     if parser.parse_args(arguments).tiny:
@@ -139,10 +142,13 @@ def time_cells(options: argparse.Namespace, results: Results, shape: Shape) -> N
                 reason = made.why_not(name, tokens)
                 key = key_of(name, tokens, engine, shape)
                 passes = options.passes if options.again else results.lacks(key, options.passes)
-                if reason is None and passes:
+                if reason is None:
                     todo[engine] = passes
-            if not todo:
+            if not any(todo.values()):
                 continue
+            if options.together:
+                todo = dict.fromkeys(todo, options.passes)
+            todo = {engine: passes for engine, passes in todo.items() if passes}
             if time.monotonic() - start > 60 * options.minutes:
                 print(f"{options.minutes:g} minutes are over: the same command goes on from here", flush=True)
                 return

@@ -87,6 +87,16 @@ def test_passes_of_one_cell_are_merged_over_runs(bench):
     assert again["run"] == {"forward": 2, "backward": 1, "both": 1}
 
 
+def test_engines_that_came_later_take_turns_with_the_first(bench):
+    one = ["--masks", "full", "--lengths", "128"]
+    bench(*one, "--engines", "a", a=tiled)
+    apart = bench(*one, "--engines", "a", "b", b=tiled)
+    assert [only(apart, name)["run"]["both"] for name in "ab"] == [0, 1]
+    together = bench(*one, "--engines", "a", "b", "c", "--together", c=tiled)
+    assert [only(together, name)["run"]["both"] for name in "abc"] == [2, 2, 2]
+    assert bench(*one, "--engines", "a", "b", "c", "--together") == together
+
+
 def wrong_in(which):
     """Return the tiled engine with one result that is wrong in one place."""
 
