@@ -72,8 +72,11 @@ class Engine:
 
     def close(self) -> None:
         """Let what was started finish; tell the others that this rank has left."""
+        # Its last signals are still on their way; the news that it has left must not overtake them.
+        last = self._thread.submit(self._site.memory.quiet)
         self._thread.shutdown(wait=True)
         if self._stopped is None:
+            last.result()
             self._site.board.say(LEFT, "")
 
     def _run(self, what: str, program: Callable[[], Program[R]]) -> R:
