@@ -13,7 +13,7 @@ from typing import Any
 
 from kernel.peers import Rates
 
-_KEY = ("cell", "tokens", "engine", "heads", "kv_heads", "dim", "dtype")
+_KEY = ("cell", "tokens", "engine", "heads", "kv_heads", "dim", "dtype", "ranks")
 _EMPTY = ("runs", "results", "cells")
 
 

@@ -36,8 +36,16 @@ class Pair:
         exact = self.exact[finite]
         if exact.numel() == 0:
             return 0.0
-        allowed = 2 * (self.plain[finite].to(exact) - exact).abs().max() + _EPSILON * exact.abs().max()
-        return _over((mine[finite].to(exact) - exact).abs().max(), allowed)
+        return _over((mine[finite].to(exact) - exact).abs().max(), self.allowed)
+
+    @property
+    def allowed(self) -> Tensor:
+        """Largest error that is allowed of a finite entry; 0 where there is none."""
+        finite = torch.isfinite(self.exact)
+        exact = self.exact[finite]
+        if exact.numel() == 0:
+            return self.exact.new_zeros(())
+        return 2 * (self.plain[finite].to(exact) - exact).abs().max() + _EPSILON * exact.abs().max()
 
     def norm(self, mine: Tensor) -> float:
         """Return the error's Euclidean norm as a multiple of what is allowed."""
@@ -86,6 +94,18 @@ class Truth:
         return max(
             pair.norm(gradients[which][b, :, head]) for (which, b, head), pair in self._gradients.items()
         )
+
+    @cached_property
+    def allowed(self) -> dict[str, float]:
+        """Largest error that is allowed of an entry of out, lse, dq, dk and dv, of any sampled head."""
+        pairs = {
+            "out": [out for out, _ in self._samples.values()],
+            "lse": [lse for _, lse in self._samples.values()],
+        } | {
+            name: [pair for (of, _, _), pair in self._gradients.items() if of == which]
+            for which, name in enumerate(("dq", "dk", "dv"))
+        }
+        return {name: max(float(pair.allowed) for pair in mine) for name, mine in pairs.items()}
 
     @cached_property
     def _rows(self) -> Tensor:
