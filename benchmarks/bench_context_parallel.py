@@ -7,7 +7,8 @@ in turns within one run; and variants on two pretended nodes without hierarchica
 or segments, each alone. Results of several runs, with other numbers of ranks say, are merged into one JSON
 file; cells that it has are skipped.
 
-Run: torchrun --nproc-per-node P benchmarks/bench_context_parallel.py [--json FILE] [--masks document ...]
+Run: torchrun --standalone --nproc-per-node P benchmarks/bench_context_parallel.py [--json FILE]
+     [--masks document ...] [--planners hcc_ipo ...] [--backends torch_dist ...] [--minutes 9]
   --train STEPS  instead: train a small model with one rank and with P, and compare the losses
   --device cpu   gloo and the engine "tiled", for which --tiny chooses small sizes
   --print        the tables of a file, nothing timed; needs no torchrun
@@ -44,8 +45,9 @@ SCRATCH = Path(__file__).parent / "scratch"
 TIMED = ("causal_document", "document", "prefix_lm_document", "causal")
 ON_CPU = {"dtype": "float32", "engine": "tiled", "backends": ["torch_dist", "shm"]}
 TINY = ON_CPU | {
-    "device": "cpu", "tokens_per_rank": 128, "check_tokens": 64, "heads": 2, "kv_heads": 1, "dim": 16,
-    "rounds": 1, "calls": 1, "pause_ms": 0.0, "json": SCRATCH / "context_parallel_tiny.json",
+    "device": "cpu", "tokens_per_rank": 128, "check_tokens": 64, "chunk_size": 16,
+    "heads": 2, "kv_heads": 1, "dim": 16, "rounds": 1, "calls": 1, "pause_ms": 0.0,
+    "json": SCRATCH / "context_parallel_tiny.json",
 }  # fmt: skip
 
 Make = Callable[[Job, Cell], Method]
@@ -59,7 +61,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.print:
         return show(Results.read(options.json), shape)
     if "LOCAL_RANK" not in os.environ:
-        print("ranks are started by torchrun --nproc-per-node P: nothing to time")
+        print("ranks are started by torchrun --standalone --nproc-per-node P: nothing to time")
         return
     if options.device == "cuda" and torch.cuda.device_count() < int(os.environ["LOCAL_WORLD_SIZE"]):
         print("fewer CUDA devices than ranks: nothing to time (--tiny runs anywhere)")
@@ -164,16 +166,20 @@ def facts_of_run(job: Job) -> dict[str, Any]:
     }
 
 
-def methods_of(options: argparse.Namespace, present: list[str], num_ranks: int) -> dict[str, Make]:
-    """Return by name how each variant and baseline is made over a cell."""
+def variants_of(options: argparse.Namespace, present: list[str], num_ranks: int) -> list[Variant]:
+    """Return the grid and the ablations."""
+    ablated = [variant for backend in present for variant in ablations(backend, num_ranks).values()]
+    return [*grid(options.planners, present), *ablated]
+
+
+def methods_of(options: argparse.Namespace, variants: list[Variant]) -> dict[str, Make]:
+    """Return by name how each baseline and variant is made over a cell."""
 
     def planned(variant: Variant) -> Make:
         return lambda job, cell: Planned(
             cell, planned_step(job, variant, cell.mask, options.chunk_size), options.engine
         )
 
-    variants = grid(options.planners, present)
-    variants += [variant for backend in present for variant in ablations(backend, num_ranks).values()]
     return {
         "all-gather zigzag": lambda job, cell: AllGather(job, cell, options.engine),
         "ring zigzag": lambda job, cell: Ring(job, cell, options.engine),
@@ -181,20 +187,13 @@ def methods_of(options: argparse.Namespace, present: list[str], num_ranks: int) 
     }
 
 
-def facts_of_methods(present: list[str], planners: list[str], num_ranks: int) -> dict[str, dict[str, Any]]:
-    """Return what is kept beside each variant's figures."""
-    variants = grid(planners, present)
-    variants += [variant for backend in present for variant in ablations(backend, num_ranks).values()]
-    return {variant.name: dict(vars(variant)) for variant in variants}
-
-
 def check_and_time(
     job: Job, options: argparse.Namespace, present: list[str], shape: Shape, results: Results
 ) -> bool:
     """Compare everything with one rank, time what is right; return whether all was right."""
     start = time.monotonic()
-    makes = methods_of(options, present, job.num_ranks)
-    facts = facts_of_methods(present, options.planners, job.num_ranks)
+    variants = variants_of(options, present, job.num_ranks)
+    makes, facts = methods_of(options, variants), {variant.name: dict(vars(variant)) for variant in variants}
     wrong: dict[str, str] = {}
     for name in options.check_masks:
         cell = Cell.draw(name, options.check_tokens * job.num_ranks, shape_of_one(shape), str(job.device))
@@ -257,14 +256,15 @@ def right_methods(
         method, why = None, None
         try:
             method = make(job, cell)
-            why = one.why_wrong(job, method)
+            why = one.why_wrong(method)
         except Exception as failure:
             job.finish()  # raises again where the device is lost: then nothing can be compared
             why = f"{type(failure).__name__}: {(str(failure).splitlines() or [''])[0]}"
-        if why is None and method is not None:
+        said = [f"rank {rank}: {text}" for rank, text in enumerate(job.all(why)) if text is not None]
+        if said or method is None:
+            wrong[name] = said[0]
+        else:
             methods[name] = method
-        elif why is not None:
-            wrong[name] = why
     return methods, wrong
 
 

@@ -49,9 +49,9 @@ def figures(
 ) -> dict[str, Any]:
     """Return one pass's figures.
 
-    Exposed is what the pass takes beyond its computing alone: waiting, and what it costs to compute in parts.
-    Overlap efficiency is 1 - exposed / communication alone: 1 where all of it is hidden, 0 where none is, less
-    than 0 where overlap costs more than it hides; None where nothing moves.
+    Exposed is what the pass takes beyond its computing alone: waiting, and what it costs to compute in
+    parts. Overlap efficiency is 1 - exposed / communication alone: 1 where all of it is hidden, 0 where none
+    is, less than 0 where overlap costs more than it hides; None where nothing moves.
 
     Args:
         tflops: on visible pairs, a rank's share.

@@ -21,7 +21,7 @@ from fm3_runtime import ContextParallel, attention
 from fm3_runtime.step import Step
 
 VOCABULARY, WIDTH, LAYERS, HEADS, KV_HEADS, HEAD_DIM = 64, 32, 2, 4, 2, 64
-LEARNING_RATE, MOMENTUM = 0.05, 0.9
+LEARNING_RATE, MOMENTUM = 0.2, 0.9
 
 
 class Layer(nn.Module):
@@ -61,7 +61,7 @@ class Model(nn.Module):
 
 @dataclass(frozen=True)
 class Batch:
-    """One step's documents: tokens, labels (-100 for none) and positions, int64 [1, tokens], and their mask."""
+    """One step's documents: mask; tokens, labels (-100 for none) and positions, int64 [1, tokens]."""
 
     mask: ColumnMask
     tokens: Tensor
@@ -70,17 +70,19 @@ class Batch:
 
     @classmethod
     def draw(cls, step: int, num_tokens: int) -> Batch:
-        """Draw documents whose next token is that before it times 5 plus the document's own number."""
+        """Draw documents whose next token is that before it times 5 plus 7, but for one in eight."""
         random = np.random.default_rng(step)
         cuts = np.sort(random.choice(np.arange(1, num_tokens), size=min(5, num_tokens - 1), replace=False))
         lengths = np.diff([0, *cuts, num_tokens]).tolist()
         tokens = np.empty(num_tokens, dtype=np.int64)
         start = 0
         for length in lengths:
-            token, increment = random.integers(VOCABULARY, size=2)
+            token = random.integers(VOCABULARY)
             for place in range(start, start + length):
                 tokens[place] = token
-                token = (5 * token + increment) % VOCABULARY
+                token = (
+                    random.integers(VOCABULARY) if random.random() < 1 / 8 else (5 * token + 7) % VOCABULARY
+                )
             start += length
         labels = np.roll(tokens, -1)
         labels[documents.cumulative_lengths(lengths)[1:] - 1] = -100
@@ -145,7 +147,7 @@ def train(
 def compare_training(
     job: Job, backends: list[str], *, steps: int, tokens_per_rank: int, engine: str, dtype: torch.dtype
 ) -> dict[str, Any]:
-    """Train by one rank in float64, by one rank, and by P ranks over each backend; return losses and verdicts.
+    """Train by one rank in float64, by one rank, and by P ranks over each backend; compare the losses.
 
     P ranks agree with one when no loss of theirs is farther from float64's than twice the farthest of one
     rank's, or the last bits of a loss in float32.
