@@ -35,17 +35,18 @@ class Ring(Zigzag):
         self._exact = torch.promote_types(self.k.dtype, torch.float32)
 
     def forward(self) -> Results:
-        """Merge the results over one block after the other."""
-        block, total = (self.k, self.v), None
+        """Attend to one block after the other; merge all results at once, so that P adds no roundings."""
+        block, found = (self.k, self.v), []
         for step in range(self.job.num_ranks):
             coming = self._pass_on(block) if step < self.job.num_ranks - 1 else None
             if (mask := self._masks[self._owner(step)]) is not None:
-                found = fm3_kernels.attention_forward(
-                    self.q, *block, mask, engine=self.engine, out_dtype=self._exact
+                found.append(
+                    fm3_kernels.attention_forward(
+                        self.q, *block, mask, engine=self.engine, out_dtype=self._exact
+                    )
                 )
-                total = found if total is None else fm3_kernels.merge([total, found])
             block = block if coming is None else coming.wait()
-        out, lse = self._nothing_seen() if total is None else total
+        out, lse = fm3_kernels.merge(found) if found else self._nothing_seen()
         self._saved = out.to(self.q.dtype), lse
         return self._saved
 
