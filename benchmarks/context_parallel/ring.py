@@ -58,8 +58,10 @@ class Ring(Zigzag):
         following: _Passing | None = None
         for step in range(self.job.num_ranks):
             coming = self._pass_on(block) if step < self.job.num_ranks - 1 else None
-            partial = [torch.zeros_like(x, dtype=self._exact) for x in block]
-            if (mask := self._masks[self._owner(step)]) is not None:
+            mask = self._masks[self._owner(step)]
+            if mask is None:
+                partial = [torch.zeros_like(x, dtype=self._exact) for x in block]
+            else:
                 found, *partial = fm3_kernels.attention_backward(
                     self.dout, self.q, *block, *self._saved, mask,
                     engine=self.engine, kv_grad_dtype=self._exact,

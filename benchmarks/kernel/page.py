@@ -64,6 +64,40 @@ UNMEASURED = """## What has not been measured
   run."""
 
 
+SEVERAL_GPUS = """## Several GPUs
+
+`benchmarks/bench_context_parallel.py` shares one sequence among P ranks, 8192 tokens and a GPU each, 64
+query heads and 8 KV heads of dim 128, bf16. **It has not run on GPUs**: there are no figures yet. On CPUs,
+small, 2, 4 and 8 ranks ran all of it over gloo and shared memory; those times say nothing about GPUs.
+
+```console
+$ torchrun --standalone --nproc-per-node 8 benchmarks/bench_context_parallel.py --json results.json --minutes 9
+$ torchrun --standalone --nproc-per-node 8 benchmarks/bench_context_parallel.py --json results.json --train 100
+$ torchrun --standalone --nproc-per-node 2 benchmarks/bench_context_parallel.py --tiny
+$ python benchmarks/bench_context_parallel.py --json results.json --print
+```
+
+The first compares P ranks with one on all twelve masks, forward and backward: an entry may differ by twice
+what an entry of one rank may differ from exact attention, and a variant that is wrong anywhere gets no time.
+Then it times causal document, document, prefix document and causal masks: planners contiguous, zigzag, lpt
+and hcc_ipo over NCCL and NVSHMEM, with overlap and without, pruned and with everything sent to everybody;
+beside them, in turns, an all-gather and a ring, both on zigzag shares, that the benchmark brings itself.
+Hierarchical routing, pruning, balancing and segments are taken away one at a time on two pretended nodes of
+one host, where a route's gain is seen in the bytes between nodes. The second trains a small model with one
+rank and with P and compares the losses. Runs with other numbers of ranks go to the same file, and `--print`
+shows it. NVLink multicast is off.
+
+* **Time** of a pass: of the slowest rank, from a barrier on; several calls without waiting between them.
+* **Exposed**: the pass less its computing alone, the same rows over the same keys in one call. So what it
+  costs to compute in parts and to merge them counts as exposed.
+* **Overlap efficiency**: 1 - exposed / communication alone. Backward's communication is the gather that is
+  made again, and the reduction.
+* **Bytes**: of all ranks, as they leave; those of the all-gather are (P - 1) shares a rank and way.
+
+The Hopper engine computes backward in one call, after all keys are there: overlap and segments then differ
+from waiting only in forward."""
+
+
 def page() -> str:
     """Return the page."""
     results = Results.joined([FOLDER / name for name in FILES])
@@ -74,6 +108,7 @@ def page() -> str:
         _targets(results),
         _peers(results),
         _ablations(Results.read(FOLDER / ABLATIONS)),
+        SEVERAL_GPUS,
         "## Tables",
     ]
     parts.append(f"![Forward, ratio to the best published figure]({PICTURE.relative_to(PAGE.parent)})")
