@@ -193,7 +193,25 @@ def check_and_time(
     """Compare everything with one rank, time what is right; return whether all was right."""
     start = time.monotonic()
     variants = variants_of(options, present, job.num_ranks)
-    makes, facts = methods_of(options, variants), {variant.name: dict(vars(variant)) for variant in variants}
+    makes = methods_of(options, variants)
+    wrong = check(job, options, shape, makes)
+    for name in options.masks:
+        tokens = options.tokens_per_rank * job.num_ranks
+        key = {"cell": name, "tokens": tokens, **shape.key, "ranks": job.num_ranks}
+        lacks = any(results.lacks({**key, "engine": method}, PASSES) for method in makes)
+        if not job.agree(options.again or lacks):
+            continue
+        if job.agree(time.monotonic() - start > 60 * options.minutes):
+            job.say(f"{options.minutes:g} minutes are over: the same command goes on from here")
+            break
+        if results.run < 0:
+            results.begin(facts_of_run(job))
+        time_cell(job, options, shape, key, variants, wrong, results)
+    return not wrong
+
+
+def check(job: Job, options: argparse.Namespace, shape: Shape, makes: dict[str, Make]) -> dict[str, str]:
+    """Compare with one rank on short sequences of all masks; return what is wrong, by method."""
     wrong: dict[str, str] = {}
     for name in options.check_masks:
         cell = Cell.draw(name, options.check_tokens * job.num_ranks, shape_of_one(shape), str(job.device))
@@ -202,44 +220,56 @@ def check_and_time(
         for method, why in found.items():
             job.say(f"  {method}: WRONG, {why}")
             wrong.setdefault(method, f"{name}: {why}")
+    return wrong
+
+
+def time_cell(
+    job: Job,
+    options: argparse.Namespace,
+    shape: Shape,
+    key: dict[str, Any],
+    variants: list[Variant],
+    wrong: dict[str, str],
+    results: Results,
+) -> None:
+    """Compare with one rank at full length, time what is right and keep it.
+
+    Args:
+        job: the ranks.
+        options: of the command line.
+        shape: of the tensors.
+        key: of the results, but for the method's name.
+        variants: beside the baselines.
+        wrong: what was wrong before, by method; what is wrong now is added.
+        results: where rank 0 keeps figures.
+    """
+    name, makes = key["cell"], methods_of(options, variants)
+    facts = {variant.name: dict(vars(variant)) for variant in variants}
+    cell = Cell.draw(name, key["tokens"], shape_of_one(shape), str(job.device))
+    todo = {method: make for method, make in makes.items() if method not in wrong}
+    methods, found = right_methods(job, cell, todo, options.engine)
+    wrong |= {method: f"{name}: {why}" for method, why in found.items()}
     clock = JobClock(
         job=job, rounds=options.rounds, calls=options.calls, pause_seconds=options.pause_ms / 1e3
     )
-    for name in options.masks:
-        tokens = options.tokens_per_rank * job.num_ranks
-        keys = {
-            method: {
-                "cell": name, "tokens": tokens, "engine": method, **shape.key, "ranks": job.num_ranks
-            }
-            for method in makes
-        }  # fmt: skip
-        if not job.agree(options.again or any(results.lacks(key, PASSES) for key in keys.values())):
+    timed = measure(job, cell, methods, clock)
+    job.say(f"{name:22s} {len(timed)} of {len(makes)} timed")
+    if job.rank != 0:
+        return
+    for method in makes:
+        if method in wrong:
+            results.keep({**key, "engine": method}, wrong=wrong[method])
             continue
-        if job.agree(time.monotonic() - start > 60 * options.minutes):
-            job.say(f"{options.minutes:g} minutes are over: the same command goes on from here")
-            break
-        if results.run < 0:
-            results.begin(facts_of_run(job))
-        cell = Cell.draw(name, tokens, shape_of_one(shape), str(job.device))
-        todo = {method: make for method, make in makes.items() if method not in wrong}
-        methods, found = right_methods(job, cell, todo, options.engine)
-        timed = measure(job, cell, methods, clock)
-        if job.rank == 0:
-            for method, why in {**wrong, **found}.items():
-                results.keep(keys[method], wrong=why)
-            for method, passes in timed.items():
-                results.keep(
-                    keys[method],
-                    tflops={which: passes[which]["tflops"] for which in PASSES},
-                    passes=passes,
-                    density=cell.density,
-                    chunk_size=methods[method].step.partition.chunk_size,
-                    bytes_between_nodes=between_nodes_bytes(methods[method]),
-                    **facts.get(method, {}),
-                )
-        job.say(f"{name:22s} {len(timed)} of {len(makes)} timed")
-        wrong |= {method: f"{name}: {why}" for method, why in found.items()}
-    return job.agree(not wrong)
+        passes = timed[method]
+        results.keep(
+            {**key, "engine": method},
+            tflops={which: passes[which]["tflops"] for which in PASSES},
+            passes=passes,
+            density=cell.density,
+            chunk_size=methods[method].step.partition.chunk_size,
+            bytes_between_nodes=between_nodes_bytes(methods[method]),
+            **facts.get(method, {}),
+        )
 
 
 def shape_of_one(shape: Shape) -> Shape:

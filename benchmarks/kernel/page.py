@@ -71,10 +71,10 @@ query heads and 8 KV heads of dim 128, bf16. **It has not run on GPUs**: there a
 small, 2, 4 and 8 ranks ran all of it over gloo and shared memory; those times say nothing about GPUs.
 
 ```console
-$ torchrun --standalone --nproc-per-node 8 benchmarks/bench_context_parallel.py --json results.json --minutes 9
-$ torchrun --standalone --nproc-per-node 8 benchmarks/bench_context_parallel.py --json results.json --train 100
+$ torchrun --standalone --nproc-per-node 8 benchmarks/bench_context_parallel.py --json cp.json --minutes 9
+$ torchrun --standalone --nproc-per-node 8 benchmarks/bench_context_parallel.py --json cp.json --train 100
 $ torchrun --standalone --nproc-per-node 2 benchmarks/bench_context_parallel.py --tiny
-$ python benchmarks/bench_context_parallel.py --json results.json --print
+$ python benchmarks/bench_context_parallel.py --json cp.json --print
 ```
 
 The first compares P ranks with one on all twelve masks, forward and backward: an entry may differ by twice
