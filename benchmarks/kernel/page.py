@@ -67,8 +67,8 @@ UNMEASURED = """## What has not been measured
 SEVERAL_GPUS = """## Several GPUs
 
 `benchmarks/bench_context_parallel.py` shares one sequence among P ranks, 8192 tokens and a GPU each, 64
-query heads and 8 KV heads of dim 128, bf16. **It has not run on GPUs**: there are no figures yet. On CPUs,
-small, 2, 4 and 8 ranks ran all of it over gloo and shared memory; those times say nothing about GPUs.
+query heads and 8 KV heads of dim 128, bf16. **It has not run on GPUs**: there are no figures yet. On CPUs it
+ran small, with 2, 4 and 8 ranks over gloo and shared memory; those times say nothing about GPUs.
 
 ```console
 $ torchrun --standalone --nproc-per-node 8 benchmarks/bench_context_parallel.py --json cp.json --minutes 9
