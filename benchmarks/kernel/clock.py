@@ -27,17 +27,21 @@ class Clock:
         rounds: turns of each call; the median counts.
         budget_seconds: of each call over all turns.
         pause_seconds: idle before each turn, the same for all.
+        warm_up_seconds: of calls that are not counted, before the first round: a GPU that was idle gives
+            whoever comes first a low clock.
         device: "cuda" or "cpu".
     """
 
     rounds: int = 3
     budget_seconds: float = 0.1
     pause_seconds: float = 0.05
+    warm_up_seconds: float = 0.3
     device: str = "cuda"
 
     def seconds(self, calls: dict[Key, Callable[[], object]]) -> dict[Key, float]:
         """Return the median time of each call."""
         turns: dict[Key, list[float]] = {key: [] for key in calls}
+        self._warm_up(calls)
         for _ in range(self.rounds):
             for key, call in calls.items():
                 self._wait()
@@ -59,6 +63,11 @@ class Clock:
             for _ in range(CAPTURED):
                 call()
         return self.seconds({"": graph.replay})[""] / CAPTURED
+
+    def _warm_up(self, calls: dict[Key, Callable[[], object]]) -> None:
+        spent = 0.0 if self.device == "cuda" and calls else float("inf")
+        while spent < self.warm_up_seconds:
+            spent += sum(self._span(call, 1) for call in calls.values())
 
     def _mean(self, call: Callable[[], object]) -> float:
         """Return the mean time of as many calls as fit a turn: events tick in steps of 0.1 ms and more."""

@@ -139,7 +139,8 @@ def of_build(directory: Path, make: Callable[[Cell], Passes | str]) -> Engine:
     files = sorted(directory.glob("_C*.so"))
     if not files:
         raise FileNotFoundError(f"{directory} has no build of fm3_kernels._C")
-    spec = importlib.util.spec_from_file_location("_C", files[0])
+    # A name of its own: pybind11 gives the module that it has made before to whoever asks for the same name.
+    spec = importlib.util.spec_from_file_location(f"{directory.resolve().name}._C", files[0])
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
