@@ -1,14 +1,15 @@
 // Role 3, two warpgroups of 64 keys each: transposed scores, their gradient, and the three products that use it.
 //
 // A warpgroup's stretch of visible row blocks is a pipeline. While exponentials are taken the products for dP run,
-// while dS is formed those for dV run, and while dQ leaves those for dK and for the next block's scores run.
+// while dS is formed those for dV run, while both warpgroups meet those for dK run, and while dQ leaves those for the
+// next block's scores and dP run.
 #pragma once
 
 #include "attention/bwd_dq.cuh"
 #include "attention/bwd_mask.cuh"
 #include "attention/bwd_params.h"
 #include "attention/bwd_smem.cuh"
-#include "ptx/bulk_copy.cuh"
+#include "attention/bwd_store.cuh"
 #include "ptx/math.cuh"
 #include "ptx/reduce.cuh"
 #include "ptx/sync.cuh"
@@ -23,7 +24,7 @@ template <BwdConfig kConfig>
 class BwdConsumer {
  public:
   __device__ BwdConsumer(const BwdParams& params, BwdSmem<kConfig>& smem, int warpgroup)
-      : params_(params), smem_(smem), warpgroup_(warpgroup), thread_(threadIdx.x % 128) {}
+      : params_(params), smem_(smem), store_(params, smem), warpgroup_(warpgroup), thread_(threadIdx.x % 128) {}
 
   __device__ void run() {
     take_block();
@@ -43,73 +44,83 @@ class BwdConsumer {
       store_tile(tile);
       take_block();
     }
-    finish_stores();
+    store_.finish();
     stop_writers();
   }
 
  private:
   static constexpr int kDim = kConfig.head_dim;
+  // Products of few columns wait for their operands: where registers suffice, K and V are read once a tile.
+  static constexpr bool kHoldsKeys = kDim == 64;
+  static constexpr int kHeldRegisters = kHoldsKeys ? kDim / 4 : 1;
   static constexpr int kDqColumns = kDim / 2;  // of one warpgroup
   static constexpr ptx::Element kElement = kConfig.dtype == Dtype::kBf16 ? ptx::Element::kBf16 : ptx::Element::kFp16;
   using ScoreProduct = ptx::SharedProduct<kElement, kBwdRows, ptx::Major::kSummed>;
+  using HeldProduct = ptx::HeldProduct<kElement, kBwdRows>;
   using DqProduct = ptx::SharedProduct<kElement, kDqColumns, ptx::Major::kOuter>;
   using KeyProduct = ptx::Wgmma<kElement, kDim>;
   using Order = DqOrder<kDim>;
   static_assert(kConfig.do_stages == 2, "dS alternates with dO");
 
   // A run: row blocks of one tile that this warpgroup sees, one behind the other. At the head of the loop the scores
-  // and dP of the current block are under way, and behind the first one dK of the block before. Returns whether the
-  // tile goes on.
+  // and dP of the current block are under way. Returns whether the tile goes on.
   //
   // While products run shared memory answers late: what comes from there is asked for a step ahead, and all waiting for
-  // other roles is done beside the products of dQ and dK.
+  // other roles is done beside the products of dK, dQ and the next scores.
   __device__ __forceinline__ bool run_blocks() {
-    clear(ds_);
     issue_scores();
     issue_dp();
-    for (bool owes_rows = false;; owes_rows = true) {
+    for (;;) {
       Terms terms;
       read_terms<0, 2>(terms, 0);
-      ptx::warpgroup_wait<1>();  // the scores, and dK of the block before
+      ptx::warpgroup_wait<1>();  // the scores
       ptx::pin(scores_);
-      ptx::pin(ds_);
-      if (owes_rows) release(smem_.barriers.q_empty[q_.previous().stage]);
       finish_scores(terms);
       read_terms<0, 4>(terms, 1);
       issue_dv();
       ptx::warpgroup_wait<1>();  // dP
       ptx::pin(dp_);
       form_ds(terms);
+      issue_dk();
       const bool sees_other = sees_half(1 - warpgroup_), last = is_last();
+      ptx::fence_async_shared();
       sync_consumers();
       issue_dq(sees_other);
-      issue_dk();
-      const tile::Cursor<kConfig.q_stages> current = q_;
-      if (!last) {
-        q_.advance();
-        take_block();
-      }
-      await_dq_room();
-      ptx::warpgroup_wait<1>();  // dV and dQ
-      pin_dq();
+      ptx::warpgroup_wait<2>();  // dV
       ptx::pin(probabilities_);
       release(smem_.barriers.do_empty[d_out_.stage]);
-      d_out_.advance();
       if (last) {
-        send_dq();
-        finish_products();
+        end_run();
         return false;
       }
+      const int rows = q_.stage;
+      q_.advance();
+      take_block();
       if (!sees_block()) {
-        send_dq();
-        finish_products();
-        release(smem_.barriers.q_empty[current.stage]);
+        end_run();
+        release(smem_.barriers.q_empty[rows]);
         return true;
       }
       issue_scores();
-      send_dq();
+      await_dq_room();
+      ptx::warpgroup_wait<1>();  // dK and dQ
+      pin_dq();
+      ptx::pin(ds_);
+      d_out_.advance();
+      release(smem_.barriers.q_empty[rows]);
+      stage_dq();
       issue_dp();
+      hand_over_dq();
     }
+  }
+
+  // The last block of a run leaves nothing under way.
+  __device__ __forceinline__ void end_run() {
+    await_dq_room();
+    finish_products();
+    pin_dq();
+    d_out_.advance();
+    send_dq();
   }
 
   // A block that only the other warpgroup sees: half of its dQ is still this one's to do. Returns whether the tile goes
@@ -157,12 +168,27 @@ class BwdConsumer {
   __device__ __forceinline__ bool sees_block() const { return sees_half(warpgroup_); }
 
   __device__ __forceinline__ void open_tile() {
-    finish_stores();
+    store_.finish();
     sync_consumers();  // dS and dQ may be written again
     key_start_ = smem_.tiles[q_.stage].key_block * kBlockKeys;
     const uint32_t parity = (marks_ & RowEntry::kOddKeys) != 0;
     smem_.barriers.k_full.wait(parity);
     smem_.barriers.v_full.wait(parity);
+    if constexpr (kHoldsKeys) {
+      hold(keys_, smem_.k);
+      hold(values_, smem_.v);
+    }
+  }
+
+  // This warpgroup's rows of K or V, as the operand in registers of the products that all row blocks share.
+  __device__ __forceinline__ void hold(uint32_t (&operand)[kHeldRegisters], const uint8_t* rows) const {
+    const uint32_t lane = thread_ % 32;
+    const uint32_t row = kHalfKeys * warpgroup_ + 16 * (thread_ / 32) + lane % 16;
+#pragma unroll
+    for (int step = 0; step < kDim / 16; ++step) {
+      const uint32_t at = ptx::shared_address(rows) + tile::swizzled_offset(row, 2 * step + lane / 16);
+      ptx::load_matrix_x4(operand + 4 * step, at);
+    }
   }
 
   // One term of each of the thread's sixteen rows.
@@ -181,24 +207,34 @@ class BwdConsumer {
   }
 
   // S^T = K Q^T, this warpgroup's keys by the block's rows.
-  __device__ __forceinline__ void issue_scores() { issue_rows_product(scores_, smem_.k, smem_.q[q_.stage]); }
+  __device__ __forceinline__ void issue_scores() { issue_rows_product(scores_, smem_.k, keys_, smem_.q[q_.stage]); }
 
   // dP^T = V dO^T.
   __device__ __forceinline__ void issue_dp() {
     smem_.barriers.do_full[d_out_.stage].wait(d_out_.parity);
-    issue_rows_product(dp_, smem_.v, smem_.d_out[d_out_.stage]);
+    issue_rows_product(dp_, smem_.v, values_, smem_.d_out[d_out_.stage]);
   }
 
   __device__ __forceinline__ void issue_rows_product(float (&result)[kBwdRows / 2], const uint8_t* keys,
-                                                     const uint8_t* rows) {
-    const ptx::Operand a = tile::k_major(ptx::shared_address(keys) + warpgroup_ * (kHalfKeys * tile::kPanelRowBytes));
+                                                     uint32_t (&held)[kHeldRegisters], const uint8_t* rows) {
     const ptx::Operand b = tile::k_major(ptx::shared_address(rows));
-    ptx::warpgroup_arrive();
-    ScoreProduct::overwrite(result, a, b);
+    if constexpr (kHoldsKeys) {
+      ptx::pin(held);
+      ptx::warpgroup_arrive();
+      HeldProduct::overwrite(result, held, b);
 #pragma unroll
-    for (int step = 1; step < kDim / 16; ++step) {
-      ScoreProduct::accumulate(result, a + tile::k_major_step(step, kBlockKeys),
-                               b + tile::k_major_step(step, kBwdRows));
+      for (int step = 1; step < kDim / 16; ++step) {
+        HeldProduct::accumulate(result, held + 4 * step, b + tile::k_major_step(step, kBwdRows));
+      }
+    } else {
+      const ptx::Operand a = tile::k_major(ptx::shared_address(keys) + warpgroup_ * (kHalfKeys * tile::kPanelRowBytes));
+      ptx::warpgroup_arrive();
+      ScoreProduct::overwrite(result, a, b);
+#pragma unroll
+      for (int step = 1; step < kDim / 16; ++step) {
+        ScoreProduct::accumulate(result, a + tile::k_major_step(step, kBlockKeys),
+                                 b + tile::k_major_step(step, kBwdRows));
+      }
     }
     ptx::warpgroup_commit();
   }
@@ -257,7 +293,6 @@ class BwdConsumer {
       ptx::store_matrix_x4(staged + tile::swizzled_offset(key, 2 * i + lane / 16), ds_[4 * i], ds_[4 * i + 1],
                            ds_[4 * i + 2], ds_[4 * i + 3]);
     }
-    ptx::fence_async_shared();
   }
 
   // dV += P^T dO.
@@ -322,12 +357,18 @@ class BwdConsumer {
 
   // Hands this warpgroup's part of dQ to the writers. There must be room.
   __device__ __forceinline__ void send_dq() {
+    stage_dq();
+    hand_over_dq();
+  }
+  __device__ __forceinline__ void stage_dq() {
     const uint32_t thread = ptx::thread_index() - 128;
     const uint32_t staged = ptx::shared_address(smem_.dq) + thread / 32 * (Order::kWarpFloats * 4) + thread % 32 * 16;
 #pragma unroll
     for (int j = 0; j < Order::kGroups; ++j) {
       ptx::store_shared_x4(staged + 512 * j, dp_[4 * j], dp_[4 * j + 1], dp_[4 * j + 2], dp_[4 * j + 3]);
     }
+  }
+  __device__ __forceinline__ void hand_over_dq() {
     ptx::fence_async_shared();
     __syncwarp();
     release(smem_.barriers.dq_full[num_dq_ % kDqWriters]);
@@ -348,93 +389,12 @@ class BwdConsumer {
 
   // --- The end of a tile.
 
-  // dK and dV to global memory by way of the room of dQ and dS.
+  // dK and dV leave by way of the room of dQ and dS.
   __device__ __forceinline__ void store_tile(const KeyTile& tile) {
-    finish_stores();
+    store_.finish();
     await_dq_room();
     sync_consumers();  // dS is read
-    // Read anew, so that no register holds what only this needs throughout the tile.
-    const int thread = ptx::thread_index() % 128;
-    const int warpgroup = ptx::thread_index() / 128 - 1;
-    if (params_.dk_float != nullptr) {
-      write_keys(dv_, 1.f, params_.dv_float, tile, thread, warpgroup);
-      write_keys(dk_, params_.scale, params_.dk_float, tile, thread, warpgroup);
-      if (params_.done.epochs != nullptr) {
-        ptx::barrier_sync(static_cast<int>(BwdNamedBarrier::kOutput) + warpgroup, 128);
-        if (thread == 0) smem_.stored_chunk[warpgroup] = tile.key_block / params_.done.blocks_per_chunk;
-      }
-      return;
-    }
-    stage_keys(dv_, 1.f, smem_.ds[warpgroup], thread);
-    stage_keys(dk_, params_.scale, smem_.dq[warpgroup], thread);
-    ptx::fence_async_shared();
-    ptx::barrier_sync(static_cast<int>(BwdNamedBarrier::kOutput) + warpgroup, 128);
-    if (thread != 0) return;
-    if (params_.done.epochs != nullptr) smem_.stored_chunk[warpgroup] = tile.key_block / params_.done.blocks_per_chunk;
-    const int key = tile.key_block * kBlockKeys + warpgroup * kHalfKeys;
-    if (key < params_.mask.num_keys) {
-      ptx::store_tensor_5d(&params_.dv, ptx::shared_address(smem_.ds[warpgroup]), 0, key, 0, tile.kv_head, tile.batch);
-      ptx::store_tensor_5d(&params_.dk, ptx::shared_address(smem_.dq[warpgroup]), 0, key, 0, tile.kv_head, tile.batch);
-      ptx::commit_bulk();
-    }
-  }
-
-  __device__ __forceinline__ void stage_keys(const float (&values)[kDim / 2], float factor, const uint8_t* room,
-                                             int thread) {
-    const int lane = thread % 32;
-    const int row = 16 * (thread / 32) + lane % 16;
-    const uint32_t staged = ptx::shared_address(room);
-#pragma unroll
-    for (int i = 0; i < kDim / 16; ++i) {
-      const int word = 2 * i + lane / 16;
-      const float* x = values + 8 * i;
-      ptx::store_matrix_x4(
-          staged + (word / 8) * (kHalfKeys * tile::kPanelRowBytes) + tile::swizzled_offset(row, word % 8),
-          tile::pack<kElement>(x[0] * factor, x[1] * factor), tile::pack<kElement>(x[2] * factor, x[3] * factor),
-          tile::pack<kElement>(x[4] * factor, x[5] * factor), tile::pack<kElement>(x[6] * factor, x[7] * factor));
-    }
-  }
-
-  // The same without rounding, straight from registers. result: [batch, keys, kv heads, head_dim].
-  __device__ __forceinline__ void write_keys(const float (&values)[kDim / 2], float factor, float* result,
-                                             const KeyTile& tile, int thread, int warpgroup) {
-    const int first = tile.key_block * kBlockKeys + warpgroup * kHalfKeys + tile::fragment_row(thread);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int key = first + 8 * h;
-      if (key >= params_.mask.num_keys) continue;
-      const int64_t row =
-          (static_cast<int64_t>(tile.batch) * params_.mask.num_keys + key) * params_.kv_heads + tile.kv_head;
-      float* at = result + row * kDim + tile::fragment_column(thread);
-#pragma unroll
-      for (int j = 0; j < kDim / 8; ++j) {
-        *reinterpret_cast<float2*>(at + 8 * j) =
-            make_float2(values[4 * j + 2 * h] * factor, values[4 * j + 2 * h + 1] * factor);
-      }
-    }
-  }
-
-  // Until the tile stored last has left shared memory; where others wait for chunks, until it is in place, and says so.
-  __device__ __forceinline__ void finish_stores() {
-    if (thread_ != 0) return;
-    if (params_.done.epochs == nullptr) return ptx::wait_bulk_read<0>();
-    ptx::wait_bulk<0>();
-    count_stored_tile();
-  }
-
-  // Counts this warpgroup's part of the tile stored last, if there is one that was not; the last of a chunk sets its
-  // epoch.
-  __device__ __forceinline__ void count_stored_tile() {
-    const DoneFlags& done = params_.done;
-    const int chunk = smem_.stored_chunk[warpgroup_];
-    if (chunk < 0) return;
-    smem_.stored_chunk[warpgroup_] = -1;
-    const int blocks = min(done.blocks_per_chunk, params_.mask.num_key_blocks - chunk * done.blocks_per_chunk);
-    ptx::fence_async();
-    const int before = ptx::add_acquire_release(done.stored + chunk, 1);
-    if (before + 1 == kBwdWarpgroups * blocks * params_.batch * params_.kv_heads) {
-      ptx::store_release_system(done.epochs + chunk, done.epoch);
-    }
+    store_.store(dk_, dv_, tile);
   }
 
   __device__ __forceinline__ void sync_consumers() {
@@ -454,6 +414,7 @@ class BwdConsumer {
 
   const BwdParams& params_;
   BwdSmem<kConfig>& smem_;
+  KeyGradientStore<kConfig> store_;
   const int warpgroup_;
   const int thread_;
   uint32_t marks_ = 0, flags_ = 0;         // of the row block in the current stage of q
@@ -465,6 +426,8 @@ class BwdConsumer {
   float dp_[kBwdRows / 2];
   uint32_t probabilities_[kBwdRows / 4];
   uint32_t ds_[kBwdRows / 4];
+  uint32_t keys_[kHeldRegisters];
+  uint32_t values_[kHeldRegisters];
   float dk_[kDim / 2];
   float dv_[kDim / 2];
 };

@@ -43,8 +43,8 @@ struct BwdParams {
   PreparedMask mask;
   BwdLists lists;
   DoneFlags done;
-  float* dq_sums = nullptr;  // [batch, query heads, row blocks, kBwdRows * head_dim] float32, zero at launch, in
-                             // fragment order (see bwd_dq.cuh)
+  float* dq_sums = nullptr;  // [batch, query heads, row blocks, kBwdRows * head_dim] float32, in fragment order (see
+                             // bwd_dq.cuh); zero at launch where turns is null
   const float* row_terms =
       nullptr;               // [batch, query heads, row blocks, 2, kBwdRows]: -LSE in base 2 (-inf for rows that see
                              // nothing and rows beyond the last), rowsum(dO O) - dLSE; rows in term_place order

@@ -75,18 +75,21 @@ __global__ void __launch_bounds__(kThreads)
     row_terms[index * (2 * kBwdRows) + term_place(row)] = minus_lse;
     row_terms[index * (2 * kBwdRows) + kBwdRows + term_place(row)] = term;
   }
+  if (turns != nullptr) {
+    if (threadIdx.x == 0) turns[index] = 0;
+    return;
+  }
   float4* sums = reinterpret_cast<float4*>(dq_sums + index * DqOrder<kHeadDim>::kBlockFloats);
 #pragma unroll
   for (int i = 0; i < DqOrder<kHeadDim>::kBlockFloats / 4 / kThreads; ++i) {
     sums[i * kThreads + threadIdx.x] = make_float4(0.f, 0.f, 0.f, 0.f);
   }
-  if (turns != nullptr && threadIdx.x == 0) turns[index] = 0;
 }
 
 // One CTA of eight warps for one row block of one head; each warp has the fragments of one warp of the kernel.
 template <Dtype kDtype, int kHeadDim>
 __global__ void __launch_bounds__(kThreads)
-    convert_dq_block(RowProblem problem, const float* dq_sums, float scale, RowView dq) {
+    convert_dq_block(RowProblem problem, const float* dq_sums, const int32_t* turns, float scale, RowView dq) {
   using Order = DqOrder<kHeadDim>;
   constexpr ptx::Element kElement = kDtype == Dtype::kBf16 ? ptx::Element::kBf16 : ptx::Element::kFp16;
   constexpr int kPitch = kHeadDim + 8;  // of a staged row, so that neighbouring rows lie in other banks
@@ -95,11 +98,12 @@ __global__ void __launch_bounds__(kThreads)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const float4* sums = reinterpret_cast<const float4*>(
       dq_sums + static_cast<int64_t>(blockIdx.x) * Order::kBlockFloats + warp * Order::kWarpFloats);
+  const bool is_set = turns == nullptr || turns[blockIdx.x] != 0;
   const int row = 16 * (warp % 4) + lane / 4;
   uint16_t* at = staged + row * kPitch + warp / 4 * (kHeadDim / 2) + 2 * (lane % 4);
 #pragma unroll
   for (int j = 0; j < Order::kGroups; ++j) {
-    const float4 x = sums[32 * j + lane];
+    const float4 x = is_set ? sums[32 * j + lane] : make_float4(0.f, 0.f, 0.f, 0.f);
     *reinterpret_cast<uint32_t*>(at + 8 * j) = tile::pack<kElement>(x.x * scale, x.y * scale);
     *reinterpret_cast<uint32_t*>(at + 8 * kPitch + 8 * j) = tile::pack<kElement>(x.z * scale, x.w * scale);
   }
@@ -134,11 +138,12 @@ void prepare_rows(const RowProblem& problem, const RowView& out, const RowView& 
   check(cudaGetLastError(), "prepare_row_block");
 }
 
-void convert_dq(const RowProblem& problem, const float* dq_sums, float scale, const RowView& dq, cudaStream_t stream) {
+void convert_dq(const RowProblem& problem, const float* dq_sums, const int32_t* turns, float scale, const RowView& dq,
+                cudaStream_t stream) {
   if (num_ctas(problem) == 0) return;
   const auto kernel = choose(problem, convert_dq_block<Dtype::kBf16, 64>, convert_dq_block<Dtype::kBf16, 128>,
                              convert_dq_block<Dtype::kFp16, 64>, convert_dq_block<Dtype::kFp16, 128>);
-  kernel<<<num_ctas(problem), kThreads, 0, stream>>>(problem, dq_sums, scale, dq);
+  kernel<<<num_ctas(problem), kThreads, 0, stream>>>(problem, dq_sums, turns, scale, dq);
   check(cudaGetLastError(), "convert_dq_block");
 }
 

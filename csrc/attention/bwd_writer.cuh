@@ -1,4 +1,5 @@
 // Role 4, two threads that take turns: add the staged dQ of a block to the sums in global memory, in order if asked.
+// In order the first addition is a store: nothing need be there before.
 #pragma once
 
 #include "attention/bwd_dq.cuh"
@@ -21,9 +22,14 @@ class DqWriter {
       smem_.barriers.dq_full[writer_].wait(n / kDqWriters % 2);
       const int block = smem_.dq_targets[n % kDqRing].block;
       if (block == DqTarget::kStop) return;
-      if (params_.turns != nullptr) await_turn(block, smem_.dq_targets[n % kDqRing].turn);
-      ptx::reduce_add_bytes(params_.dq_sums + static_cast<int64_t>(block) * kFloats, ptx::shared_address(smem_.dq),
-                            4 * kFloats);
+      const int turn = smem_.dq_targets[n % kDqRing].turn;
+      float* sums = params_.dq_sums + static_cast<int64_t>(block) * kFloats;
+      if (params_.turns != nullptr && turn == 0) {
+        ptx::store_bytes(sums, ptx::shared_address(smem_.dq), 4 * kFloats);
+      } else {
+        if (params_.turns != nullptr) await_turn(block, turn);
+        ptx::reduce_add_bytes(sums, ptx::shared_address(smem_.dq), 4 * kFloats);
+      }
       ptx::commit_bulk();
       ptx::wait_bulk_read<0>();
       smem_.barriers.dq_empty[writer_].arrive();

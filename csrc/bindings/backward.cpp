@@ -118,8 +118,8 @@ void backward(const std::string& name, const RowTensor& q, const RowTensor& k, c
     params.scale_log2 = static_cast<float>(softmax_scale * 1.4426950408889634);
     chosen.launch(params, num_ctas, as_stream(stream));
   }
-  fm3::attention::convert_dq(rows, pointer<const float>(dq_sums), static_cast<float>(dq_scale), view(dq),
-                             as_stream(stream));
+  fm3::attention::convert_dq(rows, pointer<const float>(dq_sums), pointer<const int32_t>(turns),
+                             static_cast<float>(dq_scale), view(dq), as_stream(stream));
 }
 
 }  // namespace

@@ -13,6 +13,12 @@ __device__ __forceinline__ void reduce_add_bytes(float* destination, uint32_t so
                : "memory");
 }
 
+// cp.async.bulk shared -> global: the same without adding.
+__device__ __forceinline__ void store_bytes(float* destination, uint32_t source, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(destination), "r"(source), "r"(bytes)
+               : "memory");
+}
+
 // st.shared.v4: 16 aligned bytes.
 __device__ __forceinline__ void store_shared_x4(uint32_t address, float a, float b, float c, float d) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");

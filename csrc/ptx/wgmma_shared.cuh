@@ -1,5 +1,5 @@
-// Warpgroup matrix products of 64 rows whose two operands lie in shared memory, in either orientation (PTX ISA,
-// "Asynchronous Warpgroup Level Matrix Multiply-Accumulate"). The rules of wgmma.cuh hold here too.
+// Warpgroup matrix products of 64 rows whose operands lie in shared memory, in either orientation, or the first in
+// registers (PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate"). The rules of wgmma.cuh hold here too.
 #pragma once
 
 #include <cstdint>
@@ -94,6 +94,48 @@ struct SharedProduct<kElement, 32, kMajor> {
   }
 };
 
+#define FM3_HELD_PRODUCT(type, scale)                                         \
+  "{\n"                                                                       \
+  ".reg .pred accumulate;\n"                                                  \
+  ".reg .b64 b;\n"                                                            \
+  "mov.b64 b, {%36, %37};\n"                                                  \
+  "setp.ne.b32 accumulate, " scale                                            \
+  ", 0;\n"                                                                    \
+  "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " " FM3_LIST_32 \
+  "{%32, %33, %34, %35}, b, accumulate, 1, 1, 0;"                             \
+  "\n}\n"
+
+// The same with A in registers, four a thread; of B the summed dimension is contiguous.
+template <Element kElement, int kColumns>
+struct HeldProduct;
+
+template <Element kElement>
+struct HeldProduct<kElement, 64> {
+  __device__ __forceinline__ static void overwrite(float (&d)[32], const uint32_t* a, Operand b) {
+    if constexpr (kElement == Element::kBf16) {
+      asm volatile(FM3_HELD_PRODUCT("bf16", "0")
+                   : FM3_REGISTERS_32(FM3_WRITTEN, d)
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high));
+    } else {
+      asm volatile(FM3_HELD_PRODUCT("f16", "0")
+                   : FM3_REGISTERS_32(FM3_WRITTEN, d)
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high));
+    }
+  }
+  __device__ __forceinline__ static void accumulate(float (&d)[32], const uint32_t* a, Operand b) {
+    if constexpr (kElement == Element::kBf16) {
+      asm volatile(FM3_HELD_PRODUCT("bf16", "1")
+                   : FM3_REGISTERS_32(FM3_UPDATED, d)
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high));
+    } else {
+      asm volatile(FM3_HELD_PRODUCT("f16", "1")
+                   : FM3_REGISTERS_32(FM3_UPDATED, d)
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high));
+    }
+  }
+};
+
+#undef FM3_HELD_PRODUCT
 #undef FM3_REGISTERS_16
 #undef FM3_REGISTERS_32
 #undef FM3_WRITTEN

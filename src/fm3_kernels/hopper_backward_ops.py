@@ -20,7 +20,6 @@ from fm3_kernels.extension import load_extension
 BLOCK_KEYS = hopper_ops.BLOCK_KEYS
 BLOCK_ROWS = 64
 _SECTION_BYTES = 24 << 20  # of Q, dO and sums of dQ that are worked on side by side: they share L2
-_LEAST_ORDERED_PAIRS = 16  # side by side where additions are ordered: a model predicts waiting with fewer
 
 _LIBRARY = torch.library.Library("fm3", "FRAGMENT")
 _LIBRARY.define(
@@ -121,7 +120,7 @@ def backward(
     return cast("Gradients", torch.ops.fm3.hopper_backward_flagged(*arguments, epochs, epoch, chunk_size))
 
 
-def section_pairs(q: Tensor, k: Tensor, *, deterministic: bool, by_chunk: bool) -> int:
+def section_pairs(q: Tensor, k: Tensor, *, by_chunk: bool) -> int:
     """Return how many (batch entry, kv head) pairs are worked on side by side.
 
     Few, so that their rows share L2, and the pairs after them come later; all of them, where chunks of keys
@@ -132,8 +131,7 @@ def section_pairs(q: Tensor, k: Tensor, *, deterministic: bool, by_chunk: bool) 
     if by_chunk:
         return pairs
     row_bytes = 8 * rows * dim * (query_heads // k.shape[2])  # 2 of Q, 2 of dO, 4 of the sums
-    fitting = _SECTION_BYTES // max(1, row_bytes)
-    return min(max(fitting, _LEAST_ORDERED_PAIRS if deterministic else 1), pairs)
+    return min(max(_SECTION_BYTES // max(1, row_bytes), 1), pairs)
 
 
 @torch.library.impl(_LIBRARY, "hopper_prepare_backward", "CUDA")
@@ -231,7 +229,7 @@ def _backward(
             next_tile=next_tile,
             softmax_scale=softmax_scale,
             dq_scale=dq_scale,
-            section_pairs=section_pairs(q, k, deterministic=deterministic, by_chunk=epochs is not None),
+            section_pairs=section_pairs(q, k, by_chunk=epochs is not None),
             num_ctas=num_ctas,
             stream=torch.cuda.current_stream().cuda_stream,
         )

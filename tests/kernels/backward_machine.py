@@ -357,7 +357,6 @@ class Consumer:
     def run_blocks(self) -> Iterator[Any]:
         m, device = self.m, self.m.device
         yield m.do_full[self.d_out.stage].passed(self.d_out.parity)
-        owes = False
         while True:
             n, (tile, _, _, seen, _, last, _) = self.n, self.entry
             for _ in range(2):  # while the scores and dP run
@@ -365,38 +364,35 @@ class Consumer:
                 assert m.keys == {"k": tile, "v": tile}, "keys of another tile"
                 assert m.d_out[self.d_out.stage] == n, "dO of another block"
                 yield from device.pause()
-                if owes:
-                    m.q_empty[self.q.previous()].arrive()
-                owes = False
             buffer = self.ds_room()
             assert m.readers[buffer] == 0, "dS overwrites a dV that is being stored"
             m.ds[buffer][self.warp] = n
             yield m.consumers.join()
             if last and m.mistake == "keys are released before the last dQ":
                 self.release_keys()
-            yield from self.products_for_dq(n, tile, seen)
+            yield from device.pause()
+            assert m.d_out[self.d_out.stage] == n, "dO of another block"
+            m.do_empty[self.d_out.stage].arrive()
             stage = self.q.stage
-            if m.mistake == "rows are released before dK":
+            released = m.mistake == "rows are released before dK"
+            if released:
                 m.q_empty[stage].arrive()
             if not last:
                 self.q.advance()
                 yield from self.take()
             yield self.room()
-            yield from device.pause()
+            yield from self.products_for_dq(n, tile, seen)
             assert m.q[stage] == n, "Q of another block"
-            assert m.d_out[self.d_out.stage] == n, "dO of another block"
-            m.do_empty[self.d_out.stage].arrive()
             self.d_out.advance()
-            yield from self.send(n)
-            if last:
-                return False
-            if not self.sees:
-                assert m.q[stage] == n, "Q of another block"
-                if m.mistake != "rows are released before dK":
+            if last or not self.sees:
+                yield from self.send(n)
+                if not last and not released:
                     m.q_empty[stage].arrive()
-                return True
+                return not last
+            if not released:
+                m.q_empty[stage].arrive()
             yield m.do_full[self.d_out.stage].passed(self.d_out.parity)
-            owes = m.mistake != "rows are released before dK"
+            yield from self.send(n)
 
     def skip_block(self) -> Iterator[Any]:
         m, n, (tile, _, _, seen, _, last, _) = self.m, self.n, self.entry

@@ -167,20 +167,12 @@ def test_lists_of_another_mask_are_refused(hopper_double: None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kv_heads", "rows", "deterministic", "by_chunk", "pairs"),
-    [
-        (8, 32768, False, False, 1),
-        (8, 1024, False, False, 6),
-        (8, 32768, True, False, 16),
-        (8, 32768, True, True, 32),
-        (1, 64, True, False, 4),
-    ],
+    ("kv_heads", "rows", "by_chunk", "pairs"),
+    [(8, 32768, False, 1), (8, 1024, False, 6), (8, 32768, True, 32), (1, 64, False, 4)],
 )
-def test_pairs_side_by_side(
-    kv_heads: int, rows: int, deterministic: bool, by_chunk: bool, pairs: int
-) -> None:
+def test_pairs_side_by_side(kv_heads: int, rows: int, by_chunk: bool, pairs: int) -> None:
     q, k = torch.empty(4, rows, 32, 128, device="meta"), torch.empty(4, 64, kv_heads, 128, device="meta")
-    assert hopper_backward_ops.section_pairs(q, k, deterministic=deterministic, by_chunk=by_chunk) == pairs
+    assert hopper_backward_ops.section_pairs(q, k, by_chunk=by_chunk) == pairs
 
 
 @pytest.mark.skipif(load_extension() is None, reason="fm3_kernels._C was not built here")
