@@ -33,9 +33,9 @@ def fm3(cell: Cell, *, ordered: bool = False) -> Passes | str:
     if reasons:
         return "; ".join(reasons)
     q, k, v = cell.q, cell.k, cell.v
-    mask = DeviceMask.from_mask(cell.mask, q.device)
-    if ordered:
-        mask = repeat_heads(mask, query_heads=q.shape[2], kv_heads=k.shape[2])
+    mask = repeat_heads(
+        DeviceMask.from_mask(cell.mask, q.device), query_heads=q.shape[2], kv_heads=k.shape[2]
+    )
     arrays, lists = prepared(mask), backward_lists(mask, kv_heads=k.shape[2], deterministic=ordered)
     scale = q.shape[3] ** -0.5
     held: list[tuple[Tensor, Tensor]] = []

@@ -45,7 +45,6 @@ class BwdConsumer {
       take_block();
     }
     store_.finish();
-    stop_writers();
   }
 
  private:
@@ -60,7 +59,7 @@ class BwdConsumer {
   using DqProduct = ptx::SharedProduct<kElement, kDqColumns, ptx::Major::kOuter>;
   using KeyProduct = ptx::Wgmma<kElement, kDim>;
   using Order = DqOrder<kDim>;
-  static_assert(kConfig.do_stages == 2, "dS alternates with dO");
+  static_assert(kConfig.do_stages % 2 == 0, "dS alternates with dO");
 
   // A run: row blocks of one tile that this warpgroup sees, one behind the other. At the head of the loop the scores
   // and dP of the current block are under way. Returns whether the tile goes on.
@@ -83,6 +82,11 @@ class BwdConsumer {
       form_ds(terms);
       issue_dk();
       const bool sees_other = sees_half(1 - warpgroup_), last = is_last();
+      const int rows = q_.stage;
+      if (!last) {
+        q_.advance();
+        take_block();
+      }
       ptx::fence_async_shared();
       sync_consumers();
       issue_dq(sees_other);
@@ -93,9 +97,6 @@ class BwdConsumer {
         end_run();
         return false;
       }
-      const int rows = q_.stage;
-      q_.advance();
-      take_block();
       if (!sees_block()) {
         end_run();
         release(smem_.barriers.q_empty[rows]);
@@ -287,7 +288,7 @@ class BwdConsumer {
     }
     const uint32_t lane = thread % 32;
     const uint32_t key = 16 * (thread / 32) + lane % 16;
-    const uint32_t staged = ptx::shared_address(smem_.ds[d_out_.stage]);
+    const uint32_t staged = ptx::shared_address(smem_.ds[d_out_.stage % 2]);
 #pragma unroll
     for (int i = 0; i < kBwdRows / 16; ++i) {
       ptx::store_matrix_x4(staged + tile::swizzled_offset(key, 2 * i + lane / 16), ds_[4 * i], ds_[4 * i + 1],
@@ -329,7 +330,7 @@ class BwdConsumer {
 
   __device__ __forceinline__ void issue_dq_half(int half, bool overwrites) {
     const uint32_t half_bytes = half * (kHalfKeys * tile::kPanelRowBytes);
-    const ptx::Operand a = tile::mn_major(ptx::shared_address(smem_.ds[d_out_.stage]) + half_bytes, kBlockKeys);
+    const ptx::Operand a = tile::mn_major(ptx::shared_address(smem_.ds[d_out_.stage % 2]) + half_bytes, kBlockKeys);
     const uint32_t columns =
         kDim == 128 ? warpgroup_ * (kBlockKeys * tile::kPanelRowBytes) : warpgroup_ * (kDqColumns * 2);
     const ptx::Operand b = tile::mn_major(ptx::shared_address(smem_.k) + half_bytes + columns, kBlockKeys);
@@ -381,12 +382,6 @@ class BwdConsumer {
     smem_.barriers.dq_empty[last % kDqWriters].wait(last / kDqWriters % 2);
   }
 
-  __device__ __forceinline__ void stop_writers() {
-    await_dq_room();
-    __syncwarp();
-    for (int i = 0; i < kDqWriters; ++i) release(smem_.barriers.dq_full[i]);
-  }
-
   // --- The end of a tile.
 
   // dK and dV leave by way of the room of dQ and dS.
@@ -419,7 +414,7 @@ class BwdConsumer {
   const int thread_;
   uint32_t marks_ = 0, flags_ = 0;         // of the row block in the current stage of q
   tile::Cursor<kConfig.q_stages> q_;       // of that block
-  tile::Cursor<kConfig.do_stages> d_out_;  // of that block; its dS lies in the stage of ds with the same number
+  tile::Cursor<kConfig.do_stages> d_out_;  // of the block that is worked on; its dS lies in ds[stage % 2]
   uint32_t num_dq_ = 0;                    // blocks handed to the writers
   int key_start_ = 0;                      // first key of the tile
   float scores_[kBwdRows / 2];

@@ -14,12 +14,11 @@ class BwdGenerator {
   __device__ BwdGenerator(const BwdParams& params, BwdSmem<kConfig>& smem) : params_(params), smem_(smem) {}
 
   __device__ void run() {
-    // In the deterministic order every tile is taken from the counter: a CTA that has not started owns none, so whoever
-    // waits for a tile before its own waits for a CTA that runs.
-    for (int index = params_.turns != nullptr ? take_tile() : blockIdx.x; index < params_.num_tiles;) {
+    // Every tile is taken from the counter: a CTA that has not started owns none, so whoever waits for an addition of a
+    // tile before its own waits for a CTA that runs.
+    for (int index = take_tile(); index < params_.num_tiles; index = take_tile()) {
       queue_tile(index);
-      if (params_.turns != nullptr) await_loader();
-      index = take_tile();
+      if (params_.ordered) await_loader();
     }
     publish(lane() == 0, {RowEntry::kStop, 0, 0, 0});
   }
@@ -28,7 +27,7 @@ class BwdGenerator {
   __device__ int take_tile() {
     int taken = 0;
     if (lane() == 0) taken = atomicAdd(params_.next_tile, 1);
-    return __shfl_sync(~0u, taken, 0) + (params_.turns != nullptr ? 0 : static_cast<int>(gridDim.x));
+    return __shfl_sync(~0u, taken, 0);
   }
 
   // Tiles come in sections of pairs whose rows fit in L2 together; within a section key blocks in their sorted order,
@@ -72,15 +71,18 @@ class BwdGenerator {
       if ((lanes & ((1u << lane()) - 1)) == 0) entry.row_block_and_marks |= mark_;
       if (row_block == last && tile_.head == smem_.last_head) entry.row_block_and_marks |= RowEntry::kLast;
       entry.block = (tile_.batch * params_.query_heads + tile_.head) * row_blocks + row_block;
-      if (params_.turns != nullptr && flags != 0) {
-        const int words = (params_.mask.num_key_blocks + 31) / 32;
-        const uint2 visits =
-            params_.lists.visits[(static_cast<int64_t>(mask) * row_blocks + row_block) * words + place_ / 32];
-        entry.turn = static_cast<int>(visits.y) + __popc(visits.x & ((1u << (place_ % 32)) - 1));
-      }
+      if (flags != 0) entry.turn = turn_of(static_cast<int64_t>(mask) * row_blocks + row_block);
       publish(flags != 0, entry);
       mark_ = 0;
     }
+  }
+
+  // Of the tile's key block at a row block that it visits.
+  __device__ int turn_of(int64_t mask_row_block) const {
+    if (!params_.ordered) return params_.lists.openers[mask_row_block] == place_ ? 0 : 1;
+    const int words = (params_.mask.num_key_blocks + 31) / 32;
+    const uint2 visits = params_.lists.visits[mask_row_block * words + place_ / 32];
+    return static_cast<int>(visits.y) + __popc(visits.x & ((1u << (place_ % 32)) - 1));
   }
 
   // Until the loader has dealt with all that is queued. Where additions come in order, whoever takes a tile must begin

@@ -37,6 +37,7 @@ __device__ __forceinline__ void run_bwd(const BwdParams& params) {
     smem.barriers.init();
     ptx::fence_barrier_init();
     for (int& chunk : smem.stored_chunk) chunk = -1;
+    for (DqPlace& place : smem.dq_places) place.clear();
 #ifdef FM3_WATCHDOG
     smem.consumers_left = 128 * kBwdWarpgroups;
 #endif

@@ -69,10 +69,15 @@ class BwdLoader {
 
   __device__ void announce_dq(const RowEntry& entry) {
     if (entry.stops()) {
-      for (int i = 0; i < kDqWriters; ++i) smem_.dq_targets[num_dq_++ % kDqRing].block = DqTarget::kStop;
+      for (int i = 0; i < kDqWriters; ++i) announce({DqTarget::kStop, 0});
     } else if (entry.flags != 0) {
-      smem_.dq_targets[num_dq_++ % kDqRing] = {entry.block, entry.turn};
+      announce({entry.block, entry.turn});
     }
+  }
+
+  __device__ void announce(const DqTarget& target) {
+    smem_.dq_places[num_dq_ % kDqRing].set(target, num_dq_);
+    ++num_dq_;
   }
 
   __device__ void load_columns(const KeyTile& tile, int stage) {

@@ -16,9 +16,11 @@ struct BwdLists {
   const int4* records = nullptr;  // [batch, heads, key blocks]: {key block, first row block, last row block, number of
                                   // row blocks visited}
   const int4* sorted = nullptr;   // the same in the order in which tiles are taken
-  const uint2* visits = nullptr;  // [batch, heads, row blocks, key blocks / 32]: {bit p: the key block at place p of
-                                  // `sorted` visits this row block, number of such bits in the words before}; only
-                                  // for the deterministic order
+  // Of these two one is there. For the deterministic order, [batch, heads, row blocks, key blocks / 32]: {bit p: the
+  // key block at place p of `sorted` visits this row block, number of such bits in the words before}.
+  const uint2* visits = nullptr;
+  // For any order, [batch, heads, row blocks]: the first place of `sorted` whose key block visits this row block.
+  const int32_t* openers = nullptr;
 };
 
 // Others wait for dK and dV of a chunk of keys: it is done once those of all its blocks, heads and batch entries are
@@ -44,13 +46,14 @@ struct BwdParams {
   BwdLists lists;
   DoneFlags done;
   float* dq_sums = nullptr;  // [batch, query heads, row blocks, kBwdRows * head_dim] float32, in fragment order (see
-                             // bwd_dq.cuh); zero at launch where turns is null
+                             // bwd_dq.cuh); the first key block that visits a row block stores, the others add
   const float* row_terms =
       nullptr;               // [batch, query heads, row blocks, 2, kBwdRows]: -LSE in base 2 (-inf for rows that see
                              // nothing and rows beyond the last), rowsum(dO O) - dLSE; rows in term_place order
   int32_t* turns = nullptr;  // [batch, query heads, row blocks], zero at launch: additions done to each block of
-                             // dq_sums; null: additions come in any order
-  int32_t* next_tile = nullptr;  // [1], zeroed by the launch: tiles taken; unordered, beyond each CTA's first
+                             // dq_sums; not ordered, 1 once the first is done
+  bool ordered = false;      // additions come in the order of `sorted`
+  int32_t* next_tile = nullptr;  // [1], zeroed by the launch: tiles taken
   int batch = 0;
   int num_rows = 0;
   int query_heads = 0;

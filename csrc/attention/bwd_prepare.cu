@@ -66,6 +66,25 @@ __global__ void __launch_bounds__(32 * kWarpsPerCta)
   }
 }
 
+// One CTA for one row block: the first place of the order that visits it. openers: [head, row blocks].
+__global__ void __launch_bounds__(32 * kWarpsPerCta)
+    find_openers(const PreparedMask mask, const int4* sorted, int32_t* openers, int num_row_blocks,
+                 int heads_per_order) {
+  __shared__ int first;
+  const int head = blockIdx.x / num_row_blocks;
+  const int row_block = blockIdx.x % num_row_blocks;
+  const int4* order = sorted + static_cast<int64_t>(head / heads_per_order * heads_per_order) * mask.num_key_blocks;
+  if (threadIdx.x == 0) first = mask.num_key_blocks;
+  __syncthreads();
+  for (int base = 0; base < mask.num_key_blocks; base += blockDim.x) {
+    const int place = base + static_cast<int>(threadIdx.x);
+    const bool visited = place < mask.num_key_blocks && classify_row_block(mask, head, order[place].x, row_block) != 0;
+    if (visited) atomicMin(&first, place);
+    if (__syncthreads_or(visited)) break;
+  }
+  if (threadIdx.x == 0) openers[blockIdx.x] = first;
+}
+
 int ctas_for(int64_t warps) { return static_cast<int>((warps + kWarpsPerCta - 1) / kWarpsPerCta); }
 
 }  // namespace
@@ -74,7 +93,8 @@ BwdListSizes bwd_list_sizes(int batch, int heads, int num_rows, int num_keys) {
   const int64_t masks = static_cast<int64_t>(batch) * heads;
   const int64_t key_blocks = (num_keys + kBlockKeys - 1) / kBlockKeys;
   const int64_t row_blocks = (num_rows + kBwdRows - 1) / kBwdRows;
-  return {masks * key_blocks * 16, masks * key_blocks * 16, masks * row_blocks * ((key_blocks + 31) / 32) * 8};
+  return {masks * key_blocks * 16, masks * key_blocks * 16, masks * row_blocks * ((key_blocks + 31) / 32) * 8,
+          masks * row_blocks * 4};
 }
 
 void prepare_bwd_lists(const PreparedMask& mask, const BwdLists& lists, KeyOrder order, int kv_heads,
@@ -90,14 +110,21 @@ void prepare_bwd_lists(const PreparedMask& mask, const BwdLists& lists, KeyOrder
   check(cudaGetLastError(), "count_key_blocks");
   sort_key_blocks<<<ctas_for(key_blocks), threads, 0, stream>>>(records, sorted, order, mask.num_key_blocks, num_heads);
   check(cudaGetLastError(), "sort_key_blocks");
-  if (lists.visits == nullptr || row_blocks == 0) return;
+  if (row_blocks == 0) return;
   if (mask.heads % kv_heads != 0 && kv_heads % mask.heads != 0) {
     throw Error("prepare_backward_lists: of mask heads and kv heads one must be a multiple of the other");
   }
   const int heads_per_order = mask.heads > kv_heads ? mask.heads / kv_heads : 1;
-  list_visits<<<ctas_for(row_blocks), threads, 0, stream>>>(mask, sorted, const_cast<uint2*>(lists.visits),
-                                                            lists.num_row_blocks, heads_per_order);
-  check(cudaGetLastError(), "list_visits");
+  if (lists.visits != nullptr) {
+    list_visits<<<ctas_for(row_blocks), threads, 0, stream>>>(mask, sorted, const_cast<uint2*>(lists.visits),
+                                                              lists.num_row_blocks, heads_per_order);
+    check(cudaGetLastError(), "list_visits");
+  }
+  if (lists.openers != nullptr) {
+    find_openers<<<static_cast<int>(row_blocks), threads, 0, stream>>>(
+        mask, sorted, const_cast<int32_t*>(lists.openers), lists.num_row_blocks, heads_per_order);
+    check(cudaGetLastError(), "find_openers");
+  }
 }
 
 }  // namespace fm3::attention

@@ -37,7 +37,7 @@ __device__ float2 unpack(uint32_t packed) {
 template <Dtype kDtype, int kHeadDim>
 __global__ void __launch_bounds__(kThreads)
     prepare_row_block(RowProblem problem, RowView out, RowView d_out, const float* lse, const float* d_lse,
-                      float* row_terms, float* dq_sums, int32_t* turns) {
+                      float* row_terms, int32_t* turns) {
   constexpr int kLanes = kHeadDim / 8;  // threads of one row, 16 bytes each
   constexpr float kLog2E = 1.4426950408889634f;
   const RowBlock block(problem);
@@ -75,15 +75,7 @@ __global__ void __launch_bounds__(kThreads)
     row_terms[index * (2 * kBwdRows) + term_place(row)] = minus_lse;
     row_terms[index * (2 * kBwdRows) + kBwdRows + term_place(row)] = term;
   }
-  if (turns != nullptr) {
-    if (threadIdx.x == 0) turns[index] = 0;
-    return;
-  }
-  float4* sums = reinterpret_cast<float4*>(dq_sums + index * DqOrder<kHeadDim>::kBlockFloats);
-#pragma unroll
-  for (int i = 0; i < DqOrder<kHeadDim>::kBlockFloats / 4 / kThreads; ++i) {
-    sums[i * kThreads + threadIdx.x] = make_float4(0.f, 0.f, 0.f, 0.f);
-  }
+  if (threadIdx.x == 0) turns[index] = 0;
 }
 
 // One CTA of eight warps for one row block of one head; each warp has the fragments of one warp of the kernel.
@@ -98,7 +90,7 @@ __global__ void __launch_bounds__(kThreads)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const float4* sums = reinterpret_cast<const float4*>(
       dq_sums + static_cast<int64_t>(blockIdx.x) * Order::kBlockFloats + warp * Order::kWarpFloats);
-  const bool is_set = turns == nullptr || turns[blockIdx.x] != 0;
+  const bool is_set = turns[blockIdx.x] != 0;
   const int row = 16 * (warp % 4) + lane / 4;
   uint16_t* at = staged + row * kPitch + warp / 4 * (kHeadDim / 2) + 2 * (lane % 4);
 #pragma unroll
@@ -130,11 +122,11 @@ int num_ctas(const RowProblem& problem) { return problem.batch * problem.heads *
 }  // namespace
 
 void prepare_rows(const RowProblem& problem, const RowView& out, const RowView& d_out, const float* lse,
-                  const float* d_lse, float* row_terms, float* dq_sums, int32_t* turns, cudaStream_t stream) {
+                  const float* d_lse, float* row_terms, int32_t* turns, cudaStream_t stream) {
   if (num_ctas(problem) == 0) return;
   const auto kernel = choose(problem, prepare_row_block<Dtype::kBf16, 64>, prepare_row_block<Dtype::kBf16, 128>,
                              prepare_row_block<Dtype::kFp16, 64>, prepare_row_block<Dtype::kFp16, 128>);
-  kernel<<<num_ctas(problem), kThreads, 0, stream>>>(problem, out, d_out, lse, d_lse, row_terms, dq_sums, turns);
+  kernel<<<num_ctas(problem), kThreads, 0, stream>>>(problem, out, d_out, lse, d_lse, row_terms, turns);
   check(cudaGetLastError(), "prepare_row_block");
 }
 

@@ -24,13 +24,13 @@ struct RowProblem {
   int num_row_blocks = 0;  // of kBwdRows rows
 };
 
-// Before: row_terms, and zeros in turns, or in dq_sums where turns is null (see BwdParams). lse, d_lse: [batch, heads,
-// rows] float32, natural logarithm; d_lse may be null. Where out.data is null, rowsum(dO O) is taken for 0: whoever has
-// it otherwise puts its negative into d_lse.
+// Before: row_terms, and zeros in turns (see BwdParams). lse, d_lse: [batch, heads, rows] float32, natural logarithm;
+// d_lse may be null. Where out.data is null, rowsum(dO O) is taken for 0: whoever has it otherwise puts its negative
+// into d_lse.
 void prepare_rows(const RowProblem& problem, const RowView& out, const RowView& d_out, const float* lse,
-                  const float* d_lse, float* row_terms, float* dq_sums, int32_t* turns, cudaStream_t stream);
+                  const float* d_lse, float* row_terms, int32_t* turns, cudaStream_t stream);
 
-// After: dq = scale * dq_sums, rounded once; 0 where turns is not null and says that nothing was added.
+// After: dq = scale * dq_sums, rounded once; 0 where turns says that nothing was added.
 void convert_dq(const RowProblem& problem, const float* dq_sums, const int32_t* turns, float scale, const RowView& dq,
                 cudaStream_t stream);
 

@@ -19,6 +19,28 @@ struct DqTarget {
   int32_t turn;
 };
 
+// A place in that ring, one word that is written and read whole: it says itself which round of the ring it is of, so
+// that a writer can learn where the next block goes before that is there.
+class DqPlace {
+ public:
+  __device__ void clear() { word_ = 0; }
+  __device__ void set(const DqTarget& target, uint32_t n) {
+    word_ = static_cast<uint64_t>(static_cast<uint32_t>(target.block)) << 32 |
+            (static_cast<uint32_t>(target.turn) << 1 | round_of(n));
+  }
+  // The target of the n-th block, once the loader has come to it.
+  __device__ DqTarget await(uint32_t n) const {
+    uint64_t word = word_;
+    while ((static_cast<uint32_t>(word) & 1) != round_of(n)) word = word_;
+    return {static_cast<int32_t>(word >> 32), static_cast<int32_t>(static_cast<uint32_t>(word) >> 1)};
+  }
+
+ private:
+  __device__ static uint32_t round_of(uint32_t n) { return (n / kDqRing + 1) % 2; }
+
+  volatile uint64_t word_;
+};
+
 // Overlaps: a tile's dV is staged where dS is, warpgroup w's in ds[w], and its dK where dQ is. A barrier of both
 // warpgroups after their last dQ comes before, and one after the stores have left comes before the next tile's first
 // dS.
@@ -44,7 +66,7 @@ struct BwdSmem {
   alignas(16) float terms[kConfig.q_stages][2][kBwdRows];     // of the rows in q
   RowEntry entries[kConfig.q_stages];                         // what is in q
   KeyTile tiles[kConfig.q_stages];                            // and whose it is
-  DqTarget dq_targets[kDqRing];
+  DqPlace dq_places[kDqRing];
   int stored_chunk[kBwdWarpgroups];  // of the tile that the warpgroup's first thread stored last and has not counted,
                                      // or -1
   volatile int last_head;            // the generator's own: last query head of its tile that sees any of its keys

@@ -1,5 +1,6 @@
-// Role 4, two threads that take turns: add the staged dQ of a block to the sums in global memory, in order if asked.
-// In order the first addition is a store: nothing need be there before.
+// Role 4, two threads that take turns: bring the staged dQ of a block to the sums in global memory. The first key block
+// of a row block stores it there, so that nothing need be there before; the others wait for that and add theirs, in
+// order if asked.
 #pragma once
 
 #include "attention/bwd_dq.cuh"
@@ -18,29 +19,31 @@ class DqWriter {
 
   __device__ void run() {
     constexpr int kFloats = DqOrder<kConfig.head_dim>::kBlockFloats;
-    for (int n = writer_;; n += kDqWriters) {
+    for (uint32_t n = writer_;; n += kDqWriters) {
+      const DqTarget target = smem_.dq_places[n % kDqRing].await(n);
+      if (target.block == DqTarget::kStop) return;
+      await_turn(target);  // mostly over before the block is
       smem_.barriers.dq_full[writer_].wait(n / kDqWriters % 2);
-      const int block = smem_.dq_targets[n % kDqRing].block;
-      if (block == DqTarget::kStop) return;
-      const int turn = smem_.dq_targets[n % kDqRing].turn;
-      float* sums = params_.dq_sums + static_cast<int64_t>(block) * kFloats;
-      if (params_.turns != nullptr && turn == 0) {
+      float* sums = params_.dq_sums + static_cast<int64_t>(target.block) * kFloats;
+      if (target.turn == 0) {
         ptx::store_bytes(sums, ptx::shared_address(smem_.dq), 4 * kFloats);
       } else {
-        if (params_.turns != nullptr) await_turn(block, turn);
         ptx::reduce_add_bytes(sums, ptx::shared_address(smem_.dq), 4 * kFloats);
       }
       ptx::commit_bulk();
       ptx::wait_bulk_read<0>();
       smem_.barriers.dq_empty[writer_].arrive();
-      if (params_.turns != nullptr) pass_turn(block);
+      if (params_.ordered || target.turn == 0) pass_turn(target.block);
     }
   }
 
  private:
-  // Until the key blocks before this one in the order have added theirs.
-  __device__ void await_turn(int block, int turn) {
-    while (ptx::load_acquire(params_.turns + block) != turn) {
+  // Until the key blocks before this one in the order have added theirs; not ordered, until the first has.
+  __device__ void await_turn(const DqTarget& target) {
+    if (target.turn == 0) return;
+    const int32_t* turns = params_.turns + target.block;
+    for (int32_t done = ptx::load_acquire(turns); params_.ordered ? done != target.turn : done == 0;) {
+      done = ptx::load_acquire(turns);
     }
     ptx::fence_async();
   }

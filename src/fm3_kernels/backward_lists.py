@@ -21,15 +21,18 @@ class BackwardLists:
         records: int32 [batch, heads, key blocks, 4]: key block, first and last row block of 64 rows that meet
             it, number of them.
         sorted: the same in the order in which key blocks are taken.
-        visits: int32 [batch, heads, row blocks, ceil(key blocks / 32), 2]: bits of the places in that order
-            that meet the row block, and how many there are before; empty unless deterministic.
-        deterministic: whether additions to dq can be ordered by these lists.
+        visitors: which places in that order meet a row block. Deterministic, int32 [batch, heads, row blocks,
+            ceil(key blocks / 32), 2]: bits of 32 places, and how many there are before; else int32 [batch,
+            heads, row blocks]: the first place, the number of key blocks where nothing meets it.
+        deterministic: whether additions to dq are ordered by these lists.
+        masks_of_kv_head: heads of the mask that share an order, that of the first: see `masks_of_kv_head`.
     """
 
     records: Tensor
     sorted: Tensor
-    visits: Tensor
+    visitors: Tensor
     deterministic: bool
+    masks_of_kv_head: int
     made: MadeOn
 
     @classmethod
@@ -38,10 +41,10 @@ class BackwardLists:
 
         Args:
             mask: the mask, with its map of blocks to keep if it has one.
-            kv_heads: of the attention; deterministic, a multiple of the mask's heads or a divisor of them.
+            kv_heads: of the attention; a multiple of the mask's heads or a divisor of them.
             deterministic: also make what orders the additions to dq.
         """
-        records, in_order, visits = ops.prepare_backward(
+        records, in_order, visitors = ops.prepare_backward(
             mask.columns,
             mask.extrema,
             mask.row_blocks,
@@ -54,23 +57,27 @@ class BackwardLists:
         return cls(
             records=records,
             sorted=in_order,
-            visits=visits,
+            visitors=visitors,
             deterministic=deterministic,
+            masks_of_kv_head=masks_of_kv_head(mask.columns.shape[1], kv_heads),
             made=MadeOn.now(mask.columns.device),
         )
 
 
 def backward_lists(mask: DeviceMask, *, kv_heads: int, deterministic: bool) -> BackwardLists:
     """Return the lists of a mask without a map; made at the first call, then kept with the mask."""
-    # Query heads of a kv head follow the order of the first one's mask: it matters how many masks they have.
-    masks_of_kv_head = max(mask.heads // kv_heads, 1) if deterministic else 1
     found = mask.derived(
-        ("backward lists", deterministic, masks_of_kv_head),
+        ("backward lists", deterministic, masks_of_kv_head(mask.heads, kv_heads)),
         lambda m: BackwardLists.from_prepared(prepared(m), kv_heads=kv_heads, deterministic=deterministic),
     )
     if not torch.compiler.is_compiling():
         found.made.wait()
     return found
+
+
+def masks_of_kv_head(mask_heads: int, kv_heads: int) -> int:
+    """Return how many heads of the mask the query heads of a kv head have: all follow the first one's order."""
+    return max(mask_heads // kv_heads, 1)
 
 
 def repeat_heads(mask: DeviceMask, *, query_heads: int, kv_heads: int) -> DeviceMask:

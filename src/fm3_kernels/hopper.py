@@ -94,8 +94,7 @@ class HopperEngine:
         kv_grad_dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return dq, dk and dv; see `Engine.backward`."""
-        if deterministic:
-            mask = repeat_heads(mask, query_heads=q.shape[2], kv_heads=k.shape[2])
+        mask = repeat_heads(mask, query_heads=q.shape[2], kv_heads=k.shape[2])
         return hopper_backward.backward_prepared(
             dout,
             q,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fm3_core.errors import UnsupportedError
 from fm3_kernels import hopper_backward_ops as ops
-from fm3_kernels.backward_lists import BackwardLists
+from fm3_kernels.backward_lists import BackwardLists, masks_of_kv_head
 from fm3_kernels.prepared_mask import PreparedMask
 
 _MOST_BLOCKS = (1 << 30) - 1
@@ -92,7 +92,7 @@ def backward_prepared(
         lse.to(torch.float32).contiguous(),
         dlse,
         (mask.columns, mask.extrema, mask.row_blocks, mask.keep),
-        (lists.records, lists.sorted, lists.visits),
+        (lists.records, lists.sorted, lists.visitors),
         softmax_scale=softmax_scale,
         float_kv=kv_grad_dtype != k.dtype,
         deterministic=lists.deterministic,
@@ -146,6 +146,16 @@ def _list_reasons(q: Tensor, k: Tensor, mask: PreparedMask, lists: BackwardLists
         reasons.append(
             f"the lists are of {list(lists.records.shape[:3])} batch entries, heads and key blocks, the mask "
             f"has {list(expected[:3])}"
+        )
+    kv_heads = k.shape[2]
+    if heads % kv_heads and kv_heads % heads:
+        reasons.append(
+            f"the mask's {heads} heads neither divide the {kv_heads} kv heads nor are a multiple of them"
+        )
+    elif lists.masks_of_kv_head != masks_of_kv_head(heads, kv_heads):
+        reasons.append(
+            f"the lists are of {lists.masks_of_kv_head} mask heads a kv head, here there are "
+            f"{masks_of_kv_head(heads, kv_heads)}"
         )
     return reasons
 

@@ -29,7 +29,7 @@ _LIBRARY.define(
 )
 _ARGUMENTS = (
     "Tensor dout, Tensor q, Tensor k, Tensor v, Tensor? out, Tensor lse, Tensor? dlse, Tensor columns, "
-    "Tensor extrema, Tensor row_blocks, Tensor? keep, Tensor records, Tensor sorted, Tensor visits, "
+    "Tensor extrema, Tensor row_blocks, Tensor? keep, Tensor records, Tensor sorted, Tensor visitors, "
     "float softmax_scale, bool float_kv, bool deterministic, int num_ctas"
 )
 _LIBRARY.define(
@@ -55,7 +55,7 @@ def prepare_backward(
     kv_heads: int,
     deterministic: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a mask's records, sorted records and visits; see `BackwardLists`.
+    """Return a mask's records, sorted records and visitors; see `BackwardLists`.
 
     Args:
         columns: see `PreparedMask`.
@@ -65,7 +65,7 @@ def prepare_backward(
         num_rows: rows of the mask.
         num_keys: keys of the mask.
         kv_heads: of the attention.
-        deterministic: fill visits, and sort for the deterministic order.
+        deterministic: sort for the deterministic order, and list all visitors; else only the first.
     """
     result = torch.ops.fm3.hopper_prepare_backward(
         columns, extrema, row_blocks, keep, num_rows, num_keys, kv_heads, deterministic
@@ -103,7 +103,7 @@ def backward(
         lse: float32 [B, H, S].
         dlse: float32 [B, H, S], None for zeros.
         arrays: columns, extrema, row_blocks and keep of the `PreparedMask`.
-        lists: records, sorted and visits of its `BackwardLists`.
+        lists: records, sorted and visitors of its `BackwardLists`.
         softmax_scale: factor of the scores, any finite number.
         float_kv: dk and dv in float32 instead of k's dtype.
         deterministic: additions to dq in one order; the lists must have been made for it.
@@ -152,7 +152,7 @@ def _prepare_backward(
     with torch.cuda.device(columns.device):
         extension.prepare_backward(
             mask=mask,
-            lists=_native_lists(mask, *arrays),
+            lists=_native_lists(mask, *arrays, deterministic=deterministic),
             latest_first=deterministic,
             kv_heads=kv_heads,
             stream=torch.cuda.current_stream().cuda_stream,
@@ -176,7 +176,7 @@ def _backward(
     keep: Tensor | None,
     records: Tensor,
     in_order: Tensor,
-    visits: Tensor,
+    visitors: Tensor,
     softmax_scale: float,
     float_kv: bool,
     deterministic: bool,
@@ -196,7 +196,7 @@ def _backward(
     blocks, chunks = batch * heads * -(-rows // BLOCK_ROWS), -(-k.shape[1] // chunk_size)
     dq_sums = q.new_empty(blocks * BLOCK_ROWS * dim, dtype=torch.float32)
     row_terms = q.new_empty(blocks * 2 * BLOCK_ROWS, dtype=torch.float32)
-    counters = q.new_empty(1 + chunks + (blocks if deterministic else 0), dtype=torch.int32)
+    counters = q.new_empty(1 + chunks + blocks, dtype=torch.int32)
     next_tile, stored, turns = (counters.data_ptr() + 4 * first for first in (0, 1, 1 + chunks))
     mask = hopper_ops.native_mask(columns, extrema, row_blocks, keep, rows, k.shape[1])
     dq, dk, dv = (hopper_ops.native_tensor(x) for x in gradients)
@@ -216,7 +216,7 @@ def _backward(
             dv=dv,
             float_kv=float_kv,
             mask=mask,
-            lists=_native_lists(mask, records, in_order, visits),
+            lists=_native_lists(mask, records, in_order, visitors, deterministic=deterministic),
             done=extension.DoneFlags(
                 epochs=0 if epochs is None else epochs.data_ptr(),
                 epoch=epoch % 2**32,
@@ -225,7 +225,8 @@ def _backward(
             ),
             dq_sums=dq_sums.data_ptr(),
             row_terms=row_terms.data_ptr(),
-            turns=turns if deterministic else 0,
+            turns=turns,
+            ordered=deterministic,
             next_tile=next_tile,
             softmax_scale=softmax_scale,
             dq_scale=dq_scale,
@@ -259,13 +260,13 @@ torch.library.register_fake("fm3::hopper_backward_flagged", _fake_backward, lib=
 
 
 def _empty_lists(columns: Tensor, num_rows: int, deterministic: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Return records, sorted and visits, not filled; csrc/attention/bwd_params.h has their layout."""
+    """Return records, sorted and visitors, not filled; csrc/attention/bwd_params.h has their layout."""
     batch, heads, key_blocks = columns.shape[:3]
-    row_blocks = -(-num_rows // BLOCK_ROWS) if deterministic else 0
+    row_blocks = -(-num_rows // BLOCK_ROWS)
     return (
         columns.new_empty(batch, heads, key_blocks, 4),
         columns.new_empty(batch, heads, key_blocks, 4),
-        columns.new_empty(batch, heads, row_blocks, -(-key_blocks // 32), 2),
+        columns.new_empty(batch, heads, row_blocks, *((-(-key_blocks // 32), 2) if deterministic else ())),
     )
 
 
@@ -274,12 +275,15 @@ def _empty_gradients(q: Tensor, k: Tensor, v: Tensor, float_kv: bool) -> Gradien
     return q.new_empty(q.shape), k.new_empty(k.shape, dtype=kv_dtype), v.new_empty(v.shape, dtype=kv_dtype)
 
 
-def _native_lists(mask: object, records: Tensor, in_order: Tensor, visits: Tensor) -> object:
+def _native_lists(
+    mask: object, records: Tensor, in_order: Tensor, visitors: Tensor, *, deterministic: bool
+) -> object:
     extension = load_extension()
     assert extension is not None
     return extension.BackwardLists(
         mask=mask,
         records=records.data_ptr(),
         sorted=in_order.data_ptr(),
-        visits=visits.data_ptr() if visits.numel() else 0,
+        visits=visitors.data_ptr() if deterministic else 0,
+        openers=0 if deterministic else visitors.data_ptr(),
     )

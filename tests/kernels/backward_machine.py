@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-Q_STAGES, DO_STAGES, QUEUE_STAGES, QUEUE_ENTRIES, WRITERS, RING, WARPS = 3, 2, 4, 2, 2, 8, 8
+QUEUE_STAGES, QUEUE_ENTRIES, WRITERS, RING, WARPS = 4, 2, 2, 8, 8
 LOADING = -7
 
 Condition = Callable[[], bool]
@@ -106,9 +106,11 @@ class Device:
         resident: int | None = None,
         ordered: bool = False,
         slow_additions: int = 0,
+        stages: tuple[int, int] = (3, 2),
         mistake: str = "",
     ) -> None:
         self.tiles, self.ordered, self.mistake = tiles, ordered, mistake
+        self.q_stages, self.do_stages = stages
         self.slow_additions, self.num_ctas, self.resident = slow_additions, ctas, resident or ctas
         self.rng = random.Random(seed)
         self.next_tile = 0
@@ -161,10 +163,15 @@ class Device:
             for i, (row, seen) in enumerate(tile.blocks)
         ]
 
+    def has_turn(self, entry: Entry) -> bool:
+        done = self.turns.get(entry.row, 0)
+        return done == entry.turn if self.ordered else done > 0
+
     def turn_of(self, index: int, row: int) -> int:
         mine = self.tiles[index]
         before = (tile for tile in self.tiles[:index] if tile.pair == mine.pair)
-        return sum(any(r == row for r, _ in tile.blocks) for tile in before)
+        additions = sum(any(r == row for r, _ in tile.blocks) for tile in before)
+        return additions if self.ordered else min(additions, 1)
 
     def count_stored(self, tile: int) -> None:
         chunk = self.tiles[tile].chunk
@@ -185,22 +192,22 @@ class Machine:
         self.queue: list[list[int]] = [[] for _ in range(QUEUE_STAGES)]
         self.queue_full = [Mbarrier(1) for _ in range(QUEUE_STAGES)]
         self.queue_empty = [Mbarrier(1) for _ in range(QUEUE_STAGES)]
-        self.q_full = [Mbarrier(1) for _ in range(Q_STAGES)]
-        self.q_empty = [Mbarrier(WARPS) for _ in range(Q_STAGES)]
-        self.do_full = [Mbarrier(1) for _ in range(DO_STAGES)]
-        self.do_empty = [Mbarrier(WARPS) for _ in range(DO_STAGES)]
+        self.q_full = [Mbarrier(1) for _ in range(device.q_stages)]
+        self.q_empty = [Mbarrier(WARPS) for _ in range(device.q_stages)]
+        self.do_full = [Mbarrier(1) for _ in range(device.do_stages)]
+        self.do_empty = [Mbarrier(WARPS) for _ in range(device.do_stages)]
         self.key_full = {name: Mbarrier(1) for name in "kv"}
         self.key_empty = {name: Mbarrier(WARPS) for name in "kv"}
         self.dq_full = [Mbarrier(WARPS) for _ in range(WRITERS)]
         self.dq_empty = [Mbarrier(1) for _ in range(WRITERS)]
         self.consumers = NamedBarrier(WARPS)
         self.outputs = [NamedBarrier(4), NamedBarrier(4)]
-        self.q, self.d_out = [LOADING] * Q_STAGES, [LOADING] * DO_STAGES
-        self.entry_at = [(0, 0)] * Q_STAGES
+        self.q, self.d_out = [LOADING] * device.q_stages, [LOADING] * device.do_stages
+        self.entry_at = [(0, 0)] * device.q_stages
         self.keys = {"k": LOADING, "v": LOADING}
         self.ds: list[list[Any]] = [[None] * WARPS for _ in range(2)]
         self.dq: list[Any] = [None] * WARPS
-        self.targets = [(-1, -1)] * RING
+        self.targets = [(-1, -1, 0)] * RING  # block, number, round of the ring
         self.readers = {
             "dq": 0,
             0: 0,
@@ -222,7 +229,7 @@ class Machine:
 
     def generator(self) -> Steps:
         device, published = self.device, 0
-        by_number = not device.ordered or self.mistake == "the first tile is the CTA's number"
+        by_number = self.mistake == "the first tile is the CTA's number"
         index = self.cta if by_number else device.take()
         while True:
             stops = index >= len(device.tiles)
@@ -255,7 +262,8 @@ class Machine:
         self.spawn("copy", copy())
 
     def loader(self) -> Steps:
-        queue, q, d_out = Cursor(QUEUE_STAGES), Cursor(Q_STAGES), Cursor(DO_STAGES)
+        device = self.device
+        queue, q, d_out = Cursor(QUEUE_STAGES), Cursor(device.q_stages), Cursor(device.do_stages)
         parity, num_dq = 0, 0
         while True:
             yield self.queue_full[queue.stage].passed(queue.parity)
@@ -265,7 +273,7 @@ class Machine:
                 yield self.q_empty[q.stage].passed(q.parity ^ 1)
                 self.entry_at[q.stage] = (n, parity)
                 for _ in range(WRITERS if entry.stop else int(flags)):
-                    self.targets[num_dq % RING] = (-1 if entry.stop else n, num_dq)
+                    self.targets[num_dq % RING] = (-1 if entry.stop else n, num_dq, (num_dq // RING + 1) % 2)
                     num_dq += 1
                 if flags:
                     self.fetch(self.q, q.stage, n, self.q_full[q.stage])
@@ -294,22 +302,28 @@ class Machine:
     def writer(self, writer: int) -> Steps:
         device, n = self.device, writer
         while True:
-            yield self.dq_full[writer].passed(n // WRITERS % 2)
-            block, number = self.targets[n % RING]
+            if self.mistake != "a place of the round before is taken":
+                yield lambda n=n: self.targets[n % RING][2] == (n // RING + 1) % 2
+            block, number, _ = self.targets[n % RING]
+            assert number == n, "the target of another block"
             if block < 0:
                 return
-            assert number == n, "the target of another block"
             entry = self.list[block]
-            if device.ordered:
-                yield lambda e=entry: device.turns.get(e.row, 0) == e.turn
+            if entry.turn > 0 and self.mistake != "the first addition is not waited for":
+                yield lambda e=entry: device.has_turn(e)
+            yield self.dq_full[writer].passed(n // WRITERS % 2)
             self.readers["dq"] += 1
             yield from device.pause()
             assert self.dq == [block] * WARPS, "dQ of another block"
+            assert (entry.turn == 0) == (entry.row not in device.additions), (
+                "who comes first stores, others add"
+            )
             device.additions.setdefault(entry.row, []).append(entry.tile)
             self.readers["dq"] -= 1
             self.dq_empty[writer].arrive()
-            yield from device.pause(device.slow_additions + 1)  # the addition is not there yet
-            device.turns[entry.row] = device.turns.get(entry.row, 0) + 1
+            if device.ordered or entry.turn == 0:
+                yield from device.pause(device.slow_additions + 1)  # the addition is not there yet
+                device.turns[entry.row] = device.turns.get(entry.row, 0) + 1
             n += WRITERS
 
 
@@ -319,7 +333,7 @@ class Consumer:
     def __init__(self, machine: Machine, warp: int) -> None:
         self.m, self.warp, self.group = machine, warp, warp // 4
         self.stores = warp % 4 == 0  # its first thread issues the warpgroup's stores
-        self.q, self.d_out = Cursor(Q_STAGES), Cursor(DO_STAGES)
+        self.q, self.d_out = Cursor(machine.device.q_stages), Cursor(machine.device.do_stages)
         self.num_dq, self.n, self.parity = 0, 0, 0
 
     @property
@@ -367,12 +381,6 @@ class Consumer:
             buffer = self.ds_room()
             assert m.readers[buffer] == 0, "dS overwrites a dV that is being stored"
             m.ds[buffer][self.warp] = n
-            yield m.consumers.join()
-            if last and m.mistake == "keys are released before the last dQ":
-                self.release_keys()
-            yield from device.pause()
-            assert m.d_out[self.d_out.stage] == n, "dO of another block"
-            m.do_empty[self.d_out.stage].arrive()
             stage = self.q.stage
             released = m.mistake == "rows are released before dK"
             if released:
@@ -380,6 +388,12 @@ class Consumer:
             if not last:
                 self.q.advance()
                 yield from self.take()
+            yield m.consumers.join()
+            if last and m.mistake == "keys are released before the last dQ":
+                self.release_keys()
+            yield from device.pause()
+            assert m.d_out[self.d_out.stage] == n, "dO of another block"
+            m.do_empty[self.d_out.stage].arrive()
             yield self.room()
             yield from self.products_for_dq(n, tile, seen)
             assert m.q[stage] == n, "Q of another block"
@@ -416,7 +430,7 @@ class Consumer:
         self.n, self.parity = self.m.entry_at[self.q.stage]
 
     def ds_room(self) -> int:
-        return 0 if self.m.mistake == "one room for dS" else self.d_out.stage
+        return 0 if self.m.mistake == "one room for dS" else self.d_out.stage % 2
 
     def room(self) -> Condition:
         if self.m.mistake == "dQ is sent without waiting for room":

@@ -53,21 +53,23 @@ def prepare_backward(
     kv_heads: int, deterministic: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     batch, heads, blocks = columns.shape[:3]
-    assert not deterministic or heads % kv_heads == 0 or kv_heads % heads == 0
-    row_blocks = -(-num_rows // 64) if deterministic else 0
+    assert heads % kv_heads == 0 or kv_heads % heads == 0
     records = columns.new_zeros(batch, heads, blocks, 4)
-    return records, records.clone(), columns.new_zeros(batch, heads, row_blocks, -(-blocks // 32), 2)
+    visitors = columns.new_zeros(
+        batch, heads, -(-num_rows // 64), *([-(-blocks // 32), 2] if deterministic else [])
+    )
+    return records, records.clone(), visitors
 
 
 def backward(
     dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor | None, lse: Tensor, dlse: Tensor | None,
     columns: Tensor, extrema: Tensor, row_blocks: Tensor, keep: Tensor | None, records: Tensor,
-    in_order: Tensor, visits: Tensor, softmax_scale: float, float_kv: bool, deterministic: bool,
+    in_order: Tensor, visitors: Tensor, softmax_scale: float, float_kv: bool, deterministic: bool,
     num_ctas: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     assert (dout.dtype, lse.dtype) == (q.dtype, torch.float32)
     assert lse.is_contiguous()
-    assert (visits.numel() > 0) == (deterministic and q.shape[1] > 0 and k.shape[1] > 0)
+    assert visitors.dim() == (5 if deterministic else 3)
     mask = unpacked(columns, q.shape[1], k.shape[1])
     return ReferenceEngine().backward(
         dout, q, k, v, torch.zeros_like(q) if out is None else out, lse, mask, dlse=dlse,

@@ -120,11 +120,13 @@ def test_fake_kernels_say_what_the_kernels_return(float_kv: bool, flagged: bool)
 
 def test_lists_are_kept_for_what_they_depend_on(hopper_double: None) -> None:
     mask = DeviceMask.from_mask(patterns.random_eviction(140, 70, heads=4, seed=7))
-    free = backward_lists(mask, kv_heads=1, deterministic=False)
-    assert backward_lists(mask, kv_heads=4, deterministic=False) is free
-    ordered = backward_lists(mask, kv_heads=4, deterministic=True)
-    assert ordered is backward_lists(mask, kv_heads=8, deterministic=True)
-    assert ordered is not backward_lists(mask, kv_heads=2, deterministic=True)
+    found = {}
+    for deterministic in (False, True):
+        lists = backward_lists(mask, kv_heads=4, deterministic=deterministic)
+        assert lists is backward_lists(mask, kv_heads=8, deterministic=deterministic)
+        assert lists is not backward_lists(mask, kv_heads=2, deterministic=deterministic)
+        found[deterministic] = lists
+    assert found[False] is not found[True]
 
 
 def test_mask_heads_that_do_not_fit_kv_heads_are_repeated() -> None:
@@ -166,6 +168,14 @@ def test_lists_of_another_mask_are_refused(hopper_double: None) -> None:
         backward_prepared(X.dout, X.q, X.k, X.v, X.dout, X.dlse, mask, lists, softmax_scale=1.0)
 
 
+def test_lists_for_other_kv_heads_are_refused(hopper_double: None) -> None:
+    # Every query head of a kv head must follow one order: the kernel would wait for an addition that never comes.
+    mask = prepared(DeviceMask.from_mask(patterns.random_eviction(140, 140, heads=2, seed=7)))
+    lists = BackwardLists.from_prepared(mask, kv_heads=1, deterministic=False)
+    with pytest.raises(UnsupportedError, match="the lists are of 2 mask heads a kv head, here there are 1"):
+        backward_prepared(X.dout, X.q, X.k, X.v, X.dout, X.dlse, mask, lists, softmax_scale=1.0)
+
+
 @pytest.mark.parametrize(
     ("kv_heads", "rows", "by_chunk", "pairs"),
     [(8, 32768, False, 1), (8, 1024, False, 6), (8, 32768, True, 32), (1, 64, False, 4)],
@@ -189,7 +199,7 @@ def test_the_extension_takes_what_the_operation_gives(
     with pytest.raises(extension.DeviceError, match="count_key_blocks: cuda"):
         hopper_backward_ops._prepare_backward(*arrays, 140, 140, 2, True)
     lists = BackwardLists.from_prepared(mask, kv_heads=2, deterministic=True)
-    lists_of = (lists.records, lists.sorted, lists.visits)
+    lists_of = (lists.records, lists.sorted, lists.visitors)
     options = (0.125, True, True, 0)
     with pytest.raises(extension.DeviceError, match="prepare_row_block: cuda"):
         hopper_backward_ops._backward(

@@ -3,8 +3,8 @@
 namespace fm3::attention {
 constexpr BwdConfig kConfig{.dtype = Dtype::kFp16,
                             .head_dim = 64,
-                            .q_stages = 3,
-                            .do_stages = 2,
+                            .q_stages = 4,
+                            .do_stages = 4,
                             .producer_registers = 40,
                             .consumer_registers = 232};
 
