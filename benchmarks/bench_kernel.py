@@ -2,19 +2,20 @@
 
 For each of twelve masks at each length: TFLOP/s on visible pairs (4 a pair and element of the head dim
 forward, 10 backward). Engines take turns, so that clock and heat are shared; an engine whose results are
-wrong, or that raises, gets no time. "fm3 ordered" is the deterministic backward. Results are merged into a
-JSON file, and what it has is skipped: a run can be cut into pieces, by --minutes for instance. Printed last:
-the table with its peers, and how far each target is. 4096 tokens are timed and not scored.
+wrong, or that raises, gets no time. Results are merged into a JSON file, and what it has is skipped: a run
+can be cut into pieces, by --minutes for instance. Printed last: the table with its peers, and how far each
+target is. 4096 tokens are timed and not scored.
 
 Run: python benchmarks/bench_kernel.py [--json FILE] [--lengths 8192 32768] [--masks full ...]
-     [--engines fm3 "fm3 ordered" cudnn] [--passes forward backward both] [--minutes 9]
+     [--engines fm3 cudnn] [--passes forward backward both] [--minutes 9]
   --flex       also FlexAttention, which compiles for half a minute a mask
   --together   in a cell where one engine lacks a time, all that were asked for are timed again, in turns:
                ratios between engines are then of one run
   --ablations  also the forward kernel without one of its ideas: at run time, and builds of
                benchmarks/kernel_variants/build.py
   --external MODULE:FUNCTION   another engine: a function of kernel.cell.Cell, returning kernel.engines.Passes
-  --build NAME=DIRECTORY       another build of fm3_kernels._C
+  --build NAME=DIRECTORY       another build of fm3_kernels._C; the deterministic order is judged against
+                               "any_order", a build whose sums of dQ come in any order
   --tiny       a few small cells on the CPU with engine "tiled": the benchmark's own machinery
   --print      the table and the targets of a file, nothing timed
 """
@@ -73,9 +74,7 @@ def parse_options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, default=SCRATCH / "kernel.json")
     parser.add_argument("--lengths", type=int, nargs="*", default=[4096, 8192, 32768])
     parser.add_argument("--masks", nargs="*", default=list(MASKS), choices=list(MASKS))
-    parser.add_argument(
-        "--engines", nargs="*", default=["fm3", "fm3 ordered", "cudnn"], choices=list(ENGINES)
-    )
+    parser.add_argument("--engines", nargs="*", default=["fm3", "cudnn"], choices=list(ENGINES))
     parser.add_argument("--passes", nargs="*", default=list(PASSES), choices=PASSES)
     parser.add_argument("--flex", action="store_true", help="also FlexAttention")
     parser.add_argument("--ablations", action="store_true", help="also the kernel without one of its ideas")
@@ -113,10 +112,7 @@ def engines_of(options: argparse.Namespace) -> dict[str, Engine]:
     chosen = {name: ENGINES[name] for name in names}
     for build in options.build:
         name, directory = build.split("=", 1)
-        chosen |= {
-            name: of_build(Path(directory), fm3),
-            f"{name} ordered": of_build(Path(directory), partial(fm3, ordered=True)),
-        }
+        chosen[name] = of_build(Path(directory), fm3)
     if options.ablations:
         engines, absent = ablations(options.variants)
         chosen |= engines

@@ -44,7 +44,7 @@ $ python benchmarks/bench_kernel.py --json results.json --lengths 8192 --engines
 $ python benchmarks/kernel_variants/build.py && python benchmarks/bench_kernel.py --ablations --passes forward
 ```
 
-The first times forward, backward and both for this project's kernels, the deterministic mode and cuDNN; the
+The first times forward, backward and both for this project's kernels and cuDNN; the
 second adds FlexAttention, in turns with the kernels: it compiles for half a minute a mask, so it is asked
 for by itself. A run goes on where the file ends. The third builds and times the forward kernel without one
 of its ideas. `--external MODULE:FUNCTION` times another engine, `--tiny` tries the benchmark itself on a

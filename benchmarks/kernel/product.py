@@ -1,4 +1,4 @@
-"""This project's Hopper kernels as engines: as they are, deterministic, without an idea, of another build."""
+"""This project's Hopper kernels as engines: as they are, without an idea, of another build."""
 
 from __future__ import annotations
 
@@ -23,20 +23,19 @@ from kernel.cell import Cell
 from kernel.engines import Engine, Passes
 from kernel_variants.edits import VARIANTS
 
-SAME_FORWARD = "the same kernel as fm3's"
 FORWARD_ALONE = {"backward": "a change of the forward kernel alone", "both": "the same"}
 
 
-def fm3(cell: Cell, *, ordered: bool = False) -> Passes | str:
-    """Return the product's passes; ordered: backward is deterministic."""
-    reasons = why_unsupported(cell.q, cell.k, cell.v, cell.mask, deterministic=ordered, engine="hopper")
+def fm3(cell: Cell) -> Passes | str:
+    """Return the product's passes."""
+    reasons = why_unsupported(cell.q, cell.k, cell.v, cell.mask, engine="hopper")
     if reasons:
         return "; ".join(reasons)
     q, k, v = cell.q, cell.k, cell.v
     mask = repeat_heads(
         DeviceMask.from_mask(cell.mask, q.device), query_heads=q.shape[2], kv_heads=k.shape[2]
     )
-    arrays, lists = prepared(mask), backward_lists(mask, kv_heads=k.shape[2], deterministic=ordered)
+    arrays, lists = prepared(mask), backward_lists(mask, kv_heads=k.shape[2])
     scale = q.shape[3] ** -0.5
     held: list[tuple[Tensor, Tensor]] = []
 
@@ -55,17 +54,14 @@ def fm3(cell: Cell, *, ordered: bool = False) -> Passes | str:
         forward=forward,
         backward=backward,
         both=lambda: backward_of(*forward()),
-        untimed={"forward": SAME_FORWARD} if ordered else {},
         blocks={
             "forward": (BLOCK_ROWS, BLOCK_KEYS),
             "backward": (hopper_backward_ops.BLOCK_ROWS, BLOCK_KEYS),
         },
-        repeats_bits=ordered,
+        repeats_bits=True,
         prepare={
             "forward": lambda: PreparedMask.from_mask(mask),
-            "backward": lambda: BackwardLists.from_prepared(
-                arrays, kv_heads=k.shape[2], deterministic=ordered
-            ),
+            "backward": lambda: BackwardLists.from_prepared(arrays, kv_heads=k.shape[2]),
         },
     )
 
@@ -172,10 +168,7 @@ def _through(module: ModuleType, call: Callable[[], object]) -> Callable[[], obj
     return run
 
 
-PRODUCT = {
-    "fm3": Engine(passes=fm3),
-    "fm3 ordered": Engine(passes=lambda cell: fm3(cell, ordered=True)),
-}
+PRODUCT = {"fm3": Engine(passes=fm3)}
 
 RUN_TIME_ABLATIONS = {
     "ascending": Engine(passes=lambda cell: forward_only(cell, order=ascending)),

@@ -153,8 +153,7 @@ TARGETS = (
     Target(what="random eviction", against="best peer", must=1.0, reach=1.3, masks=("random_eviction",)),
     Target(
         what="deterministic",
-        engine="fm3 ordered",
-        against="fm3",
+        against="any_order",
         must=0.80,
         reach=0.90,
         passes=("backward",),

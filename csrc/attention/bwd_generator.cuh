@@ -18,7 +18,7 @@ class BwdGenerator {
     // tile before its own waits for a CTA that runs.
     for (int index = take_tile(); index < params_.num_tiles; index = take_tile()) {
       queue_tile(index);
-      if (params_.ordered) await_loader();
+      await_loader();
     }
     publish(lane() == 0, {RowEntry::kStop, 0, 0, 0});
   }
@@ -79,14 +79,12 @@ class BwdGenerator {
 
   // Of the tile's key block at a row block that it visits.
   __device__ int turn_of(int64_t mask_row_block) const {
-    if (!params_.ordered) return params_.lists.openers[mask_row_block] == place_ ? 0 : 1;
     const int words = (params_.mask.num_key_blocks + 31) / 32;
     const uint2 visits = params_.lists.visits[mask_row_block * words + place_ / 32];
     return static_cast<int>(visits.y) + __popc(visits.x & ((1u << (place_ % 32)) - 1));
   }
 
-  // Until the loader has dealt with all that is queued. Where additions come in order, whoever takes a tile must begin
-  // it soon: others may be waiting for it.
+  // Until the loader has dealt with all that is queued. Whoever takes a tile must begin it soon: others may be waiting.
   __device__ void await_loader() {
     const uint32_t last = num_published_ - 1;
     smem_.barriers.queue_empty[last % kBwdQueueStages].wait(last / kBwdQueueStages % 2);

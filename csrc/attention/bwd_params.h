@@ -16,11 +16,8 @@ struct BwdLists {
   const int4* records = nullptr;  // [batch, heads, key blocks]: {key block, first row block, last row block, number of
                                   // row blocks visited}
   const int4* sorted = nullptr;   // the same in the order in which tiles are taken
-  // Of these two one is there. For the deterministic order, [batch, heads, row blocks, key blocks / 32]: {bit p: the
-  // key block at place p of `sorted` visits this row block, number of such bits in the words before}.
-  const uint2* visits = nullptr;
-  // For any order, [batch, heads, row blocks]: the first place of `sorted` whose key block visits this row block.
-  const int32_t* openers = nullptr;
+  const uint2* visits = nullptr;  // [batch, heads, row blocks, key blocks / 32]: {bit p: the key block at place p of
+                                  // `sorted` visits this row block, number of such bits in the words before}
 };
 
 // Others wait for dK and dV of a chunk of keys: it is done once those of all its blocks, heads and batch entries are
@@ -51,8 +48,7 @@ struct BwdParams {
       nullptr;               // [batch, query heads, row blocks, 2, kBwdRows]: -LSE in base 2 (-inf for rows that see
                              // nothing and rows beyond the last), rowsum(dO O) - dLSE; rows in term_place order
   int32_t* turns = nullptr;  // [batch, query heads, row blocks], zero at launch: additions done to each block of
-                             // dq_sums; not ordered, 1 once the first is done
-  bool ordered = false;      // additions come in the order of `sorted`
+                             // dq_sums, which come in the order of `sorted`
   int32_t* next_tile = nullptr;  // [1], zeroed by the launch: tiles taken
   int batch = 0;
   int num_rows = 0;

@@ -6,86 +6,83 @@
 namespace fm3::attention {
 namespace {
 
-constexpr int kWarpsPerCta = 8;
+constexpr int kThreads = 256;  // of the CTA of one block
+constexpr int kWarps = kThreads / 32;
 
-// One warp for one key block: which row blocks it visits. records: [head, key blocks].
-__global__ void __launch_bounds__(32 * kWarpsPerCta)
+// The result over a CTA's threads, for every thread. combine: over a warp's lanes; nothing: what changes no result.
+template <typename Combine>
+__device__ int over_all_threads(int value, int nothing, Combine combine) {
+  __shared__ int of_warps[kWarps];
+  value = combine(value);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = value;
+  __syncthreads();
+  return combine(threadIdx.x % 32 < kWarps ? of_warps[threadIdx.x % 32] : nothing);
+}
+
+__device__ int sum_over_all_threads(int value) {
+  return over_all_threads(value, 0, [](int x) { return static_cast<int>(__reduce_add_sync(~0u, x)); });
+}
+
+// One CTA for one key block: which row blocks it visits. records: [head, key blocks].
+__global__ void __launch_bounds__(kThreads)
     count_key_blocks(const PreparedMask mask, int4* records, int num_row_blocks) {
-  const int64_t unit = static_cast<int64_t>(blockIdx.x) * kWarpsPerCta + threadIdx.x / 32;
-  if (unit >= static_cast<int64_t>(mask.batch) * mask.heads * mask.num_key_blocks) return;
-  const int head = static_cast<int>(unit / mask.num_key_blocks);
-  const int key_block = static_cast<int>(unit % mask.num_key_blocks);
+  const int head = blockIdx.x / mask.num_key_blocks;
+  const int key_block = blockIdx.x % mask.num_key_blocks;
   int first = num_row_blocks, last = -1, count = 0;
-  for (int row_block = threadIdx.x % 32; row_block < num_row_blocks; row_block += 32) {
+  for (int row_block = threadIdx.x; row_block < num_row_blocks; row_block += kThreads) {
     if (classify_row_block(mask, head, key_block, row_block) == 0) continue;
     first = min(first, row_block);
     last = row_block;
     ++count;
   }
-  first = __reduce_min_sync(~0u, first);
-  last = __reduce_max_sync(~0u, last);
-  count = __reduce_add_sync(~0u, count);
-  if (threadIdx.x % 32 == 0) records[unit] = make_int4(key_block, first, last, count);
+  first = over_all_threads(first, num_row_blocks, [](int x) { return __reduce_min_sync(~0u, x); });
+  last = over_all_threads(last, -1, [](int x) { return __reduce_max_sync(~0u, x); });
+  count = sum_over_all_threads(count);
+  if (threadIdx.x == 0) records[blockIdx.x] = make_int4(key_block, first, last, count);
 }
 
-// One warp for one key block: its place among the head's, ties in ascending order.
-__global__ void __launch_bounds__(32 * kWarpsPerCta)
-    sort_key_blocks(const int4* records, int4* sorted, KeyOrder order, int num_key_blocks, int num_heads) {
-  const int64_t unit = static_cast<int64_t>(blockIdx.x) * kWarpsPerCta + threadIdx.x / 32;
-  if (unit >= static_cast<int64_t>(num_heads) * num_key_blocks) return;
-  const int64_t head = unit / num_key_blocks;
-  const int4* blocks = records + head * num_key_blocks;
-  const int4 mine = records[unit];
-  const int my_weight = order == KeyOrder::kHeaviestFirst ? mine.w : mine.y;
+// One CTA for one key block: its place among the head's.
+__global__ void __launch_bounds__(kThreads) sort_key_blocks(const int4* records, int4* sorted, int num_key_blocks) {
+  const int64_t head_start = static_cast<int64_t>(blockIdx.x / num_key_blocks) * num_key_blocks;
+  const int4 mine = records[blockIdx.x];
   int place = 0;
-  for (int other = threadIdx.x % 32; other < num_key_blocks; other += 32) {
-    const int weight = order == KeyOrder::kHeaviestFirst ? blocks[other].w : blocks[other].y;
-    place += weight > my_weight || (weight == my_weight && other < mine.x);
+  for (int other = threadIdx.x; other < num_key_blocks; other += kThreads) {
+    const int first = records[head_start + other].y;
+    place += first > mine.y || (first == mine.y && other < mine.x);
   }
-  place = __reduce_add_sync(~0u, place);
-  if (threadIdx.x % 32 == 0) sorted[head * num_key_blocks + place] = mine;
+  place = sum_over_all_threads(place);
+  if (threadIdx.x == 0) sorted[head_start + place] = mine;
 }
 
-// One warp for one row block: which places of the order visit it. visits: [head, row blocks, words].
-__global__ void __launch_bounds__(32 * kWarpsPerCta)
+// One CTA for one row block: which places of the order visit it, a warp for each word. visits: [head, row blocks,
+// words].
+__global__ void __launch_bounds__(kThreads)
     list_visits(const PreparedMask mask, const int4* sorted, uint2* visits, int num_row_blocks, int heads_per_order) {
-  const int64_t unit = static_cast<int64_t>(blockIdx.x) * kWarpsPerCta + threadIdx.x / 32;
-  if (unit >= static_cast<int64_t>(mask.batch) * mask.heads * num_row_blocks) return;
-  const int head = static_cast<int>(unit / num_row_blocks);
-  const int row_block = static_cast<int>(unit % num_row_blocks);
-  const int lane = threadIdx.x % 32, words = (mask.num_key_blocks + 31) / 32;
-  const int first_head = head / heads_per_order * heads_per_order;
-  const int4* order = sorted + static_cast<int64_t>(first_head) * mask.num_key_blocks;
-  uint32_t before = 0;
-  for (int word = 0; word < words; ++word) {
-    const int place = 32 * word + lane;
-    const bool visited = place < mask.num_key_blocks && classify_row_block(mask, head, order[place].x, row_block) != 0;
-    const uint32_t bits = __ballot_sync(~0u, visited);
-    if (lane == 0) visits[unit * words + word] = make_uint2(bits, before);
-    before += __popc(bits);
-  }
-}
-
-// One CTA for one row block: the first place of the order that visits it. openers: [head, row blocks].
-__global__ void __launch_bounds__(32 * kWarpsPerCta)
-    find_openers(const PreparedMask mask, const int4* sorted, int32_t* openers, int num_row_blocks,
-                 int heads_per_order) {
-  __shared__ int first;
+  __shared__ uint32_t bits_of[kWarps];
   const int head = blockIdx.x / num_row_blocks;
   const int row_block = blockIdx.x % num_row_blocks;
+  const int warp = threadIdx.x / 32, words = (mask.num_key_blocks + 31) / 32;
   const int4* order = sorted + static_cast<int64_t>(head / heads_per_order * heads_per_order) * mask.num_key_blocks;
-  if (threadIdx.x == 0) first = mask.num_key_blocks;
-  __syncthreads();
-  for (int base = 0; base < mask.num_key_blocks; base += blockDim.x) {
-    const int place = base + static_cast<int>(threadIdx.x);
+  uint32_t before = 0;
+  for (int first_word = 0; first_word < words; first_word += kWarps) {
+    const int place = 32 * first_word + static_cast<int>(threadIdx.x);
     const bool visited = place < mask.num_key_blocks && classify_row_block(mask, head, order[place].x, row_block) != 0;
-    if (visited) atomicMin(&first, place);
-    if (__syncthreads_or(visited)) break;
+    const uint32_t bits = __ballot_sync(~0u, visited);
+    if (threadIdx.x % 32 == 0) bits_of[warp] = bits;
+    __syncthreads();
+    uint32_t before_mine = before;
+    for (int other = 0; other < kWarps; ++other) {
+      const uint32_t number = __popc(bits_of[other]);
+      if (other < warp) before_mine += number;
+      before += number;
+    }
+    if (threadIdx.x % 32 == 0 && first_word + warp < words) {
+      visits[static_cast<int64_t>(blockIdx.x) * words + first_word + warp] = make_uint2(bits, before_mine);
+    }
+    __syncthreads();
   }
-  if (threadIdx.x == 0) openers[blockIdx.x] = first;
 }
-
-int ctas_for(int64_t warps) { return static_cast<int>((warps + kWarpsPerCta - 1) / kWarpsPerCta); }
 
 }  // namespace
 
@@ -93,38 +90,28 @@ BwdListSizes bwd_list_sizes(int batch, int heads, int num_rows, int num_keys) {
   const int64_t masks = static_cast<int64_t>(batch) * heads;
   const int64_t key_blocks = (num_keys + kBlockKeys - 1) / kBlockKeys;
   const int64_t row_blocks = (num_rows + kBwdRows - 1) / kBwdRows;
-  return {masks * key_blocks * 16, masks * key_blocks * 16, masks * row_blocks * ((key_blocks + 31) / 32) * 8,
-          masks * row_blocks * 4};
+  return {masks * key_blocks * 16, masks * key_blocks * 16, masks * row_blocks * ((key_blocks + 31) / 32) * 8};
 }
 
-void prepare_bwd_lists(const PreparedMask& mask, const BwdLists& lists, KeyOrder order, int kv_heads,
-                       cudaStream_t stream) {
-  const int num_heads = mask.batch * mask.heads;
-  const int threads = 32 * kWarpsPerCta;
-  const int64_t key_blocks = static_cast<int64_t>(num_heads) * mask.num_key_blocks;
-  const int64_t row_blocks = static_cast<int64_t>(num_heads) * lists.num_row_blocks;
+void prepare_bwd_lists(const PreparedMask& mask, const BwdLists& lists, int kv_heads, cudaStream_t stream) {
+  if (kv_heads < 1 || (mask.heads % kv_heads != 0 && kv_heads % mask.heads != 0)) {
+    throw Error("prepare_backward: of mask heads and kv heads one must be a multiple of the other");
+  }
+  const int64_t masks = static_cast<int64_t>(mask.batch) * mask.heads;
+  const int64_t key_blocks = masks * mask.num_key_blocks, row_blocks = masks * lists.num_row_blocks;
+  if (key_blocks > INT32_MAX || row_blocks > INT32_MAX) throw Error("prepare_backward: more than 2^31 - 1 blocks");
   auto* records = const_cast<int4*>(lists.records);
   auto* sorted = const_cast<int4*>(lists.sorted);
   if (key_blocks == 0) return;
-  count_key_blocks<<<ctas_for(key_blocks), threads, 0, stream>>>(mask, records, lists.num_row_blocks);
+  count_key_blocks<<<static_cast<int>(key_blocks), kThreads, 0, stream>>>(mask, records, lists.num_row_blocks);
   check(cudaGetLastError(), "count_key_blocks");
-  sort_key_blocks<<<ctas_for(key_blocks), threads, 0, stream>>>(records, sorted, order, mask.num_key_blocks, num_heads);
+  sort_key_blocks<<<static_cast<int>(key_blocks), kThreads, 0, stream>>>(records, sorted, mask.num_key_blocks);
   check(cudaGetLastError(), "sort_key_blocks");
   if (row_blocks == 0) return;
-  if (mask.heads % kv_heads != 0 && kv_heads % mask.heads != 0) {
-    throw Error("prepare_backward_lists: of mask heads and kv heads one must be a multiple of the other");
-  }
   const int heads_per_order = mask.heads > kv_heads ? mask.heads / kv_heads : 1;
-  if (lists.visits != nullptr) {
-    list_visits<<<ctas_for(row_blocks), threads, 0, stream>>>(mask, sorted, const_cast<uint2*>(lists.visits),
-                                                              lists.num_row_blocks, heads_per_order);
-    check(cudaGetLastError(), "list_visits");
-  }
-  if (lists.openers != nullptr) {
-    find_openers<<<static_cast<int>(row_blocks), threads, 0, stream>>>(
-        mask, sorted, const_cast<int32_t*>(lists.openers), lists.num_row_blocks, heads_per_order);
-    check(cudaGetLastError(), "find_openers");
-  }
+  list_visits<<<static_cast<int>(row_blocks), kThreads, 0, stream>>>(mask, sorted, const_cast<uint2*>(lists.visits),
+                                                                     lists.num_row_blocks, heads_per_order);
+  check(cudaGetLastError(), "list_visits");
 }
 
 }  // namespace fm3::attention

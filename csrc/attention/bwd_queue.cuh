@@ -20,8 +20,7 @@ struct alignas(16) RowEntry {
   uint32_t row_block_and_marks = 0;
   uint32_t flags = 0;  // BlockFlag, kFlagBits of each warpgroup
   int32_t block = 0;   // (batch entry * query heads + head) * row blocks + row block
-  int32_t turn = 0;    // of this key block among those that add to this block's dQ; not ordered, 0 is the first and 1
-                       // any other
+  int32_t turn = 0;    // how many key blocks add to this block's dQ before this one
 
   __device__ int row_block() const { return static_cast<int>(row_block_and_marks & kRowBlock); }
   __device__ bool is_last() const { return (row_block_and_marks & kLast) != 0; }

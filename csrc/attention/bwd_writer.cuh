@@ -1,6 +1,6 @@
 // Role 4, two threads that take turns: bring the staged dQ of a block to the sums in global memory. The first key block
-// of a row block stores it there, so that nothing need be there before; the others wait for that and add theirs, in
-// order if asked.
+// of a row block stores it there, so that nothing need be there before; the others add theirs one after the other, in
+// the order in which tiles are taken, so that the sums have the same bits each time.
 #pragma once
 
 #include "attention/bwd_dq.cuh"
@@ -22,7 +22,7 @@ class DqWriter {
     for (uint32_t n = writer_;; n += kDqWriters) {
       const DqTarget target = smem_.dq_places[n % kDqRing].await(n);
       if (target.block == DqTarget::kStop) return;
-      await_turn(target);  // mostly over before the block is
+      await_turn(target);  // mostly before the block is done
       smem_.barriers.dq_full[writer_].wait(n / kDqWriters % 2);
       float* sums = params_.dq_sums + static_cast<int64_t>(target.block) * kFloats;
       if (target.turn == 0) {
@@ -33,17 +33,14 @@ class DqWriter {
       ptx::commit_bulk();
       ptx::wait_bulk_read<0>();
       smem_.barriers.dq_empty[writer_].arrive();
-      if (params_.ordered || target.turn == 0) pass_turn(target.block);
+      pass_turn(target.block);
     }
   }
 
  private:
-  // Until the key blocks before this one in the order have added theirs; not ordered, until the first has.
+  // Until the key blocks before this one in the order have added theirs.
   __device__ void await_turn(const DqTarget& target) {
-    if (target.turn == 0) return;
-    const int32_t* turns = params_.turns + target.block;
-    for (int32_t done = ptx::load_acquire(turns); params_.ordered ? done != target.turn : done == 0;) {
-      done = ptx::load_acquire(turns);
+    while (ptx::load_acquire(params_.turns + target.block) != target.turn) {
     }
     ptx::fence_async();
   }

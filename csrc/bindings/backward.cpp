@@ -36,13 +36,12 @@ T* pointer(uintptr_t address) {
 cudaStream_t as_stream(uintptr_t stream) { return reinterpret_cast<cudaStream_t>(stream); }
 
 // The forward kernel's row blocks hold a whole number of the backward kernel's; keep is laid out by the former.
-BwdLists lists_of(const PreparedMask& mask, uintptr_t records, uintptr_t sorted, uintptr_t visits, uintptr_t openers) {
+BwdLists lists_of(const PreparedMask& mask, uintptr_t records, uintptr_t sorted, uintptr_t visits) {
   BwdLists lists;
   lists.num_row_blocks = (mask.num_rows + fm3::attention::kBwdRows - 1) / fm3::attention::kBwdRows;
   lists.records = pointer<const int4>(records);
   lists.sorted = pointer<const int4>(sorted);
   lists.visits = pointer<const uint2>(visits);
-  lists.openers = pointer<const int32_t>(openers);
   return lists;
 }
 
@@ -74,7 +73,7 @@ RowProblem row_problem(const BwdInstance& instance, const RowTensor& q, int num_
 void backward(const std::string& name, const RowTensor& q, const RowTensor& k, const RowTensor& v, const RowTensor& out,
               const RowTensor& d_out, uintptr_t lse, uintptr_t d_lse, const RowTensor& dq, const RowTensor& dk,
               const RowTensor& dv, bool float_kv, const PreparedMask& mask, const BwdLists& lists,
-              const DoneFlags& done, uintptr_t dq_sums, uintptr_t row_terms, uintptr_t turns, bool ordered,
+              const DoneFlags& done, uintptr_t dq_sums, uintptr_t row_terms, uintptr_t turns,
               uintptr_t next_tile, double softmax_scale, double dq_scale, int section_pairs, int num_ctas,
               uintptr_t stream) {
   const BwdInstance& chosen = fm3::attention::bwd_instance(name);
@@ -82,8 +81,6 @@ void backward(const std::string& name, const RowTensor& q, const RowTensor& k, c
   const RowProblem rows = row_problem(chosen, q, lists.num_row_blocks);
   const int64_t num_tiles = k.batch * k.heads * mask.num_key_blocks;
   if (num_tiles > INT32_MAX / fm3::attention::kBwdWarpgroups) throw Error("backward: more than 2^30 - 1 key blocks");
-  if ((ordered ? lists.visits == nullptr : lists.openers == nullptr) && num_tiles > 0 && q.rows > 0)
-    throw Error(ordered ? "backward: the deterministic order needs visits" : "backward: any order needs openers");
 
   fm3::attention::prepare_rows(rows, view(out), view(d_out), pointer<const float>(lse), pointer<const float>(d_lse),
                                pointer<float>(row_terms), pointer<int32_t>(turns), as_stream(stream));
@@ -108,7 +105,6 @@ void backward(const std::string& name, const RowTensor& q, const RowTensor& k, c
     params.dq_sums = pointer<float>(dq_sums);
     params.row_terms = pointer<const float>(row_terms);
     params.turns = pointer<int32_t>(turns);
-    params.ordered = ordered;
     params.next_tile = pointer<int32_t>(next_tile);
     params.batch = rows.batch;
     params.num_rows = rows.num_rows;
@@ -131,7 +127,7 @@ namespace fm3::bindings {
 void bind_backward(py::module_& module) {
   py::class_<BwdLists>(module, "BackwardLists", py::module_local(), "The arrays that prepare_backward fills.")
       .def(py::init(&lists_of), py::kw_only(), py::arg("mask"), py::arg("records"), py::arg("sorted"),
-           py::arg("visits"), py::arg("openers"));
+           py::arg("visits"));
   py::class_<DoneFlags>(module, "DoneFlags", py::module_local(), "Who is told when a chunk of keys is done.")
       .def(py::init(&done_flags), py::kw_only(), py::arg("epochs"), py::arg("epoch"), py::arg("blocks_per_chunk"),
            py::arg("stored"));
@@ -145,21 +141,19 @@ void bind_backward(py::module_& module) {
   });
   module.def("backward_sizes", [](int batch, int heads, int num_rows, int num_keys) {
     const auto sizes = fm3::attention::bwd_list_sizes(batch, heads, num_rows, num_keys);
-    return std::array<int64_t, 4>{sizes.records, sizes.sorted, sizes.visits, sizes.openers};
+    return std::array<int64_t, 3>{sizes.records, sizes.sorted, sizes.visits};
   });
   module.def(
       "prepare_backward",
-      [](const PreparedMask& mask, const BwdLists& lists, bool latest_first, int kv_heads, uintptr_t stream) {
-        const auto order =
-            latest_first ? fm3::attention::KeyOrder::kLatestFirst : fm3::attention::KeyOrder::kHeaviestFirst;
-        fm3::attention::prepare_bwd_lists(mask, lists, order, kv_heads, as_stream(stream));
+      [](const PreparedMask& mask, const BwdLists& lists, int kv_heads, uintptr_t stream) {
+        fm3::attention::prepare_bwd_lists(mask, lists, kv_heads, as_stream(stream));
       },
-      py::kw_only(), py::arg("mask"), py::arg("lists"), py::arg("latest_first"), py::arg("kv_heads"),
+      py::kw_only(), py::arg("mask"), py::arg("lists"), py::arg("kv_heads"),
       py::arg("stream"));
   module.def("backward", &backward, py::kw_only(), py::arg("name"), py::arg("q"), py::arg("k"), py::arg("v"),
              py::arg("out"), py::arg("d_out"), py::arg("lse"), py::arg("d_lse"), py::arg("dq"), py::arg("dk"),
              py::arg("dv"), py::arg("float_kv"), py::arg("mask"), py::arg("lists"), py::arg("done"), py::arg("dq_sums"),
-             py::arg("row_terms"), py::arg("turns"), py::arg("ordered"), py::arg("next_tile"), py::arg("softmax_scale"),
+             py::arg("row_terms"), py::arg("turns"), py::arg("next_tile"), py::arg("softmax_scale"),
              py::arg("dq_scale"), py::arg("section_pairs"), py::arg("num_ctas"), py::arg("stream"));
 }
 

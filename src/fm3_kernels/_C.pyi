@@ -99,8 +99,8 @@ def forward(
 class BackwardLists:
     """The arrays that `prepare_backward` fills."""
 
-    def __init__(self, *, mask: PreparedMask, records: int, sorted: int, visits: int, openers: int) -> None:
-        """Take addresses; `visits` serves the deterministic order, `openers` any order, the other is 0."""
+    def __init__(self, *, mask: PreparedMask, records: int, sorted: int, visits: int) -> None:
+        """Take addresses."""
 
 class DoneFlags:
     """Who is told when the gradients of a chunk of keys are in place."""
@@ -112,12 +112,10 @@ def backward_instances() -> dict[str, dict[str, int]]:
     """Return the compiled backward kernels by name: block_rows, head_dim."""
 
 def backward_sizes(batch: int, heads: int, num_rows: int, num_keys: int) -> list[int]:
-    """Return the bytes of a mask's records, sorted records, visits and openers."""
+    """Return the bytes of a mask's records, sorted records and visits."""
 
-def prepare_backward(
-    *, mask: PreparedMask, lists: BackwardLists, latest_first: bool, kv_heads: int, stream: int
-) -> None:
-    """Fill the lists of a prepared mask; `latest_first` is the order that deterministic sums come in."""
+def prepare_backward(*, mask: PreparedMask, lists: BackwardLists, kv_heads: int, stream: int) -> None:
+    """Fill the lists of a prepared mask."""
 
 def backward(
     *,
@@ -139,7 +137,6 @@ def backward(
     dq_sums: int,
     row_terms: int,
     turns: int,
-    ordered: bool,
     next_tile: int,
     softmax_scale: float,
     dq_scale: float,
@@ -168,7 +165,6 @@ def backward(
         dq_sums: address of float32 [batch * query heads * row blocks * 64 * head dim] of scratch.
         row_terms: address of float32 [batch * query heads * row blocks * 128] of scratch.
         turns: address of int32 [batch * query heads * row blocks] of scratch.
-        ordered: whether sums come in the deterministic order; the lists must serve it.
         next_tile: address of an int32 of scratch.
         softmax_scale: above 0.
         dq_scale: factor of dq, softmax_scale where q is what the user gave.

@@ -15,36 +15,32 @@ from fm3_kernels.prepared_mask import PreparedMask, prepared
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BackwardLists:
-    """Made once a mask and order, beside its `PreparedMask`.
+    """Made once a mask, beside its `PreparedMask`.
 
     Attributes:
         records: int32 [batch, heads, key blocks, 4]: key block, first and last row block of 64 rows that meet
             it, number of them.
         sorted: the same in the order in which key blocks are taken.
-        visitors: which places in that order meet a row block. Deterministic, int32 [batch, heads, row blocks,
-            ceil(key blocks / 32), 2]: bits of 32 places, and how many there are before; else int32 [batch,
-            heads, row blocks]: the first place, the number of key blocks where nothing meets it.
-        deterministic: whether additions to dq are ordered by these lists.
+        visits: int32 [batch, heads, row blocks, ceil(key blocks / 32), 2]: bits of the places in that order
+            that meet the row block, and how many there are before.
         masks_of_kv_head: heads of the mask that share an order, that of the first: see `masks_of_kv_head`.
     """
 
     records: Tensor
     sorted: Tensor
-    visitors: Tensor
-    deterministic: bool
+    visits: Tensor
     masks_of_kv_head: int
     made: MadeOn
 
     @classmethod
-    def from_prepared(cls, mask: PreparedMask, *, kv_heads: int, deterministic: bool) -> BackwardLists:
+    def from_prepared(cls, mask: PreparedMask, *, kv_heads: int) -> BackwardLists:
         """List the blocks of a prepared mask on its device, without waiting for it.
 
         Args:
             mask: the mask, with its map of blocks to keep if it has one.
             kv_heads: of the attention; a multiple of the mask's heads or a divisor of them.
-            deterministic: also make what orders the additions to dq.
         """
-        records, in_order, visitors = ops.prepare_backward(
+        records, in_order, visits = ops.prepare_backward(
             mask.columns,
             mask.extrema,
             mask.row_blocks,
@@ -52,23 +48,21 @@ class BackwardLists:
             num_rows=mask.num_rows,
             num_keys=mask.num_keys,
             kv_heads=kv_heads,
-            deterministic=deterministic,
         )
         return cls(
             records=records,
             sorted=in_order,
-            visitors=visitors,
-            deterministic=deterministic,
+            visits=visits,
             masks_of_kv_head=masks_of_kv_head(mask.columns.shape[1], kv_heads),
             made=MadeOn.now(mask.columns.device),
         )
 
 
-def backward_lists(mask: DeviceMask, *, kv_heads: int, deterministic: bool) -> BackwardLists:
+def backward_lists(mask: DeviceMask, *, kv_heads: int) -> BackwardLists:
     """Return the lists of a mask without a map; made at the first call, then kept with the mask."""
     found = mask.derived(
-        ("backward lists", deterministic, masks_of_kv_head(mask.heads, kv_heads)),
-        lambda m: BackwardLists.from_prepared(prepared(m), kv_heads=kv_heads, deterministic=deterministic),
+        ("backward lists", masks_of_kv_head(mask.heads, kv_heads)),
+        lambda m: BackwardLists.from_prepared(prepared(m), kv_heads=kv_heads),
     )
     if not torch.compiler.is_compiling():
         found.made.wait()
@@ -76,7 +70,7 @@ def backward_lists(mask: DeviceMask, *, kv_heads: int, deterministic: bool) -> B
 
 
 def masks_of_kv_head(mask_heads: int, kv_heads: int) -> int:
-    """Return how many heads of the mask the query heads of a kv head have: all follow the first one's order."""
+    """Return how many heads of the mask a kv head's query heads have; all follow the first one's order."""
     return max(mask_heads // kv_heads, 1)
 
 

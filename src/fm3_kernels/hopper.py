@@ -93,7 +93,7 @@ class HopperEngine:
         deterministic: bool,
         kv_grad_dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return dq, dk and dv; see `Engine.backward`."""
+        """Return dq, dk and dv, the same bits each time; see `Engine.backward`."""
         mask = repeat_heads(mask, query_heads=q.shape[2], kv_heads=k.shape[2])
         return hopper_backward.backward_prepared(
             dout,
@@ -103,7 +103,7 @@ class HopperEngine:
             out,
             lse,
             prepared(mask),
-            backward_lists(mask, kv_heads=k.shape[2], deterministic=deterministic),
+            backward_lists(mask, kv_heads=k.shape[2]),
             dlse=dlse,
             softmax_scale=softmax_scale,
             kv_grad_dtype=kv_grad_dtype,

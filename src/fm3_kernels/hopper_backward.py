@@ -63,7 +63,7 @@ def backward_prepared(
         out: forward's result, any floating dtype.
         lse: forward's log-sum-exp, [batch, query heads, rows].
         mask: prepared on the same device.
-        lists: made from that mask; whether they are deterministic decides whether the gradients are.
+        lists: made from that mask.
         softmax_scale: factor of the scores.
         dlse: gradient of lse, None for none.
         kv_grad_dtype: dtype of dk and dv, None for k's; float32 comes from the float32 sums unrounded.
@@ -92,10 +92,9 @@ def backward_prepared(
         lse.to(torch.float32).contiguous(),
         dlse,
         (mask.columns, mask.extrema, mask.row_blocks, mask.keep),
-        (lists.records, lists.sorted, lists.visitors),
+        (lists.records, lists.sorted, lists.visits),
         softmax_scale=softmax_scale,
         float_kv=kv_grad_dtype != k.dtype,
-        deterministic=lists.deterministic,
         num_ctas=num_ctas,
         epochs=None if done is None else done.epochs,
         epoch=0 if done is None else done.epoch,

@@ -24,13 +24,13 @@ _SECTION_BYTES = 24 << 20  # of Q, dO and sums of dQ that are worked on side by 
 _LIBRARY = torch.library.Library("fm3", "FRAGMENT")
 _LIBRARY.define(
     "hopper_prepare_backward(Tensor columns, Tensor extrema, Tensor row_blocks, Tensor? keep, "
-    "SymInt num_rows, SymInt num_keys, SymInt kv_heads, bool deterministic) -> (Tensor, Tensor, Tensor)",
+    "SymInt num_rows, SymInt num_keys, SymInt kv_heads) -> (Tensor, Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 _ARGUMENTS = (
     "Tensor dout, Tensor q, Tensor k, Tensor v, Tensor? out, Tensor lse, Tensor? dlse, Tensor columns, "
-    "Tensor extrema, Tensor row_blocks, Tensor? keep, Tensor records, Tensor sorted, Tensor visitors, "
-    "float softmax_scale, bool float_kv, bool deterministic, int num_ctas"
+    "Tensor extrema, Tensor row_blocks, Tensor? keep, Tensor records, Tensor sorted, Tensor visits, "
+    "float softmax_scale, bool float_kv, int num_ctas"
 )
 _LIBRARY.define(
     f"hopper_backward({_ARGUMENTS}) -> (Tensor, Tensor, Tensor)", tags=(torch.Tag.pt2_compliant_tag,)
@@ -53,9 +53,8 @@ def prepare_backward(
     num_rows: int,
     num_keys: int,
     kv_heads: int,
-    deterministic: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a mask's records, sorted records and visitors; see `BackwardLists`.
+    """Return a mask's records, sorted records and visits; see `BackwardLists`.
 
     Args:
         columns: see `PreparedMask`.
@@ -65,10 +64,9 @@ def prepare_backward(
         num_rows: rows of the mask.
         num_keys: keys of the mask.
         kv_heads: of the attention.
-        deterministic: sort for the deterministic order, and list all visitors; else only the first.
     """
     result = torch.ops.fm3.hopper_prepare_backward(
-        columns, extrema, row_blocks, keep, num_rows, num_keys, kv_heads, deterministic
+        columns, extrema, row_blocks, keep, num_rows, num_keys, kv_heads
     )
     return cast("tuple[Tensor, Tensor, Tensor]", result)
 
@@ -86,7 +84,6 @@ def backward(
     *,
     softmax_scale: float,
     float_kv: bool,
-    deterministic: bool,
     num_ctas: int = 0,
     epochs: Tensor | None = None,
     epoch: int = 0,
@@ -103,17 +100,16 @@ def backward(
         lse: float32 [B, H, S].
         dlse: float32 [B, H, S], None for zeros.
         arrays: columns, extrema, row_blocks and keep of the `PreparedMask`.
-        lists: records, sorted and visitors of its `BackwardLists`.
+        lists: records, sorted and visits of its `BackwardLists`.
         softmax_scale: factor of the scores, any finite number.
         float_kv: dk and dv in float32 instead of k's dtype.
-        deterministic: additions to dq in one order; the lists must have been made for it.
         num_ctas: CTAs to start, 0 for one a multiprocessor.
         epochs: int32 [chunks], see `DoneFlags`; None where nobody waits.
         epoch: what a chunk's entry is set to once its dk and dv are in place.
         chunk_size: keys of a chunk, a multiple of 128.
     """
     arguments = (
-        dout, q, k, v, out, lse, dlse, *arrays, *lists, softmax_scale, float_kv, deterministic, num_ctas
+        dout, q, k, v, out, lse, dlse, *arrays, *lists, softmax_scale, float_kv, num_ctas
     )  # fmt: skip
     if epochs is None:
         return cast("Gradients", torch.ops.fm3.hopper_backward(*arguments))
@@ -143,17 +139,15 @@ def _prepare_backward(
     num_rows: int,
     num_keys: int,
     kv_heads: int,
-    deterministic: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     extension = load_extension()
     assert extension is not None, "the engine has refused such calls"
-    arrays = _empty_lists(columns, num_rows, deterministic)
+    arrays = _empty_lists(columns, num_rows)
     mask = hopper_ops.native_mask(columns, extrema, row_blocks, keep, num_rows, num_keys)
     with torch.cuda.device(columns.device):
         extension.prepare_backward(
             mask=mask,
-            lists=_native_lists(mask, *arrays, deterministic=deterministic),
-            latest_first=deterministic,
+            lists=_native_lists(mask, *arrays),
             kv_heads=kv_heads,
             stream=torch.cuda.current_stream().cuda_stream,
         )
@@ -176,10 +170,9 @@ def _backward(
     keep: Tensor | None,
     records: Tensor,
     in_order: Tensor,
-    visitors: Tensor,
+    visits: Tensor,
     softmax_scale: float,
     float_kv: bool,
-    deterministic: bool,
     num_ctas: int,
     epochs: Tensor | None = None,
     epoch: int = 0,
@@ -216,7 +209,7 @@ def _backward(
             dv=dv,
             float_kv=float_kv,
             mask=mask,
-            lists=_native_lists(mask, records, in_order, visitors, deterministic=deterministic),
+            lists=_native_lists(mask, records, in_order, visits),
             done=extension.DoneFlags(
                 epochs=0 if epochs is None else epochs.data_ptr(),
                 epoch=epoch % 2**32,
@@ -226,7 +219,6 @@ def _backward(
             dq_sums=dq_sums.data_ptr(),
             row_terms=row_terms.data_ptr(),
             turns=turns,
-            ordered=deterministic,
             next_tile=next_tile,
             softmax_scale=softmax_scale,
             dq_scale=dq_scale,
@@ -245,9 +237,8 @@ def _fake_prepare_backward(
     num_rows: int,
     num_keys: int,
     kv_heads: int,
-    deterministic: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return _empty_lists(columns, num_rows, deterministic)
+    return _empty_lists(columns, num_rows)
 
 
 def _fake_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: object) -> Gradients:
@@ -259,14 +250,14 @@ torch.library.register_fake("fm3::hopper_backward", _fake_backward, lib=_LIBRARY
 torch.library.register_fake("fm3::hopper_backward_flagged", _fake_backward, lib=_LIBRARY)
 
 
-def _empty_lists(columns: Tensor, num_rows: int, deterministic: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Return records, sorted and visitors, not filled; csrc/attention/bwd_params.h has their layout."""
+def _empty_lists(columns: Tensor, num_rows: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return records, sorted and visits, not filled; csrc/attention/bwd_params.h has their layout."""
     batch, heads, key_blocks = columns.shape[:3]
     row_blocks = -(-num_rows // BLOCK_ROWS)
     return (
         columns.new_empty(batch, heads, key_blocks, 4),
         columns.new_empty(batch, heads, key_blocks, 4),
-        columns.new_empty(batch, heads, row_blocks, *((-(-key_blocks // 32), 2) if deterministic else ())),
+        columns.new_empty(batch, heads, row_blocks, -(-key_blocks // 32), 2),
     )
 
 
@@ -275,15 +266,12 @@ def _empty_gradients(q: Tensor, k: Tensor, v: Tensor, float_kv: bool) -> Gradien
     return q.new_empty(q.shape), k.new_empty(k.shape, dtype=kv_dtype), v.new_empty(v.shape, dtype=kv_dtype)
 
 
-def _native_lists(
-    mask: object, records: Tensor, in_order: Tensor, visitors: Tensor, *, deterministic: bool
-) -> object:
+def _native_lists(mask: object, records: Tensor, in_order: Tensor, visits: Tensor) -> object:
     extension = load_extension()
     assert extension is not None
     return extension.BackwardLists(
         mask=mask,
         records=records.data_ptr(),
         sorted=in_order.data_ptr(),
-        visits=visitors.data_ptr() if deterministic else 0,
-        openers=0 if deterministic else visitors.data_ptr(),
+        visits=visits.data_ptr(),
     )

@@ -119,7 +119,6 @@ def run_hopper(
     inputs: Inputs,
     what: str,
     *,
-    deterministic: bool = False,
     num_ctas: int = 0,
     kv_grad_dtype: torch.dtype | None = None,
     done: DoneFlags | None = None,
@@ -132,11 +131,11 @@ def run_hopper(
         if num_ctas == 0 and done is None:
             gradients = attention_backward(
                 x.dout, x.q, x.k, x.v, out, lse, mask, dlse=x.dlse, softmax_scale=x.scale,
-                deterministic=deterministic, engine="hopper", kv_grad_dtype=kv_grad_dtype,
+                engine="hopper", kv_grad_dtype=kv_grad_dtype,
             )  # fmt: skip
         else:
             arrays = prepared(mask)
-            lists = BackwardLists.from_prepared(arrays, kv_heads=x.k.shape[2], deterministic=deterministic)
+            lists = BackwardLists.from_prepared(arrays, kv_heads=x.k.shape[2])
             gradients = backward_prepared(
                 x.dout, x.q, x.k, x.v, out, lse, arrays, lists, dlse=x.dlse, num_ctas=num_ctas, done=done,
                 kv_grad_dtype=kv_grad_dtype,

@@ -104,12 +104,11 @@ class Device:
         *,
         ctas: int = 1,
         resident: int | None = None,
-        ordered: bool = False,
         slow_additions: int = 0,
         stages: tuple[int, int] = (3, 2),
         mistake: str = "",
     ) -> None:
-        self.tiles, self.ordered, self.mistake = tiles, ordered, mistake
+        self.tiles, self.mistake = tiles, mistake
         self.q_stages, self.do_stages = stages
         self.slow_additions, self.num_ctas, self.resident = slow_additions, ctas, resident or ctas
         self.rng = random.Random(seed)
@@ -164,14 +163,12 @@ class Device:
         ]
 
     def has_turn(self, entry: Entry) -> bool:
-        done = self.turns.get(entry.row, 0)
-        return done == entry.turn if self.ordered else done > 0
+        return self.turns.get(entry.row, 0) == entry.turn
 
     def turn_of(self, index: int, row: int) -> int:
         mine = self.tiles[index]
         before = (tile for tile in self.tiles[:index] if tile.pair == mine.pair)
-        additions = sum(any(r == row for r, _ in tile.blocks) for tile in before)
-        return additions if self.ordered else min(additions, 1)
+        return sum(any(r == row for r, _ in tile.blocks) for tile in before)
 
     def count_stored(self, tile: int) -> None:
         chunk = self.tiles[tile].chunk
@@ -244,9 +241,8 @@ class Machine:
                 self.queue_full[at].arrive()
             if stops:
                 return
-            if device.ordered:
-                last = published - 1
-                yield self.queue_empty[last % QUEUE_STAGES].passed(last // QUEUE_STAGES % 2)
+            last = published - 1
+            yield self.queue_empty[last % QUEUE_STAGES].passed(last // QUEUE_STAGES % 2)
             index = device.take() + (device.num_ctas if by_number else 0)
 
     # --- Role 2.
@@ -309,7 +305,7 @@ class Machine:
             if block < 0:
                 return
             entry = self.list[block]
-            if entry.turn > 0 and self.mistake != "the first addition is not waited for":
+            if self.mistake != "additions before this one are not waited for":
                 yield lambda e=entry: device.has_turn(e)
             yield self.dq_full[writer].passed(n // WRITERS % 2)
             self.readers["dq"] += 1
@@ -321,9 +317,8 @@ class Machine:
             device.additions.setdefault(entry.row, []).append(entry.tile)
             self.readers["dq"] -= 1
             self.dq_empty[writer].arrive()
-            if device.ordered or entry.turn == 0:
-                yield from device.pause(device.slow_additions + 1)  # the addition is not there yet
-                device.turns[entry.row] = device.turns.get(entry.row, 0) + 1
+            yield from device.pause(device.slow_additions + 1)  # the addition is not there yet
+            device.turns[entry.row] = device.turns.get(entry.row, 0) + 1
             n += WRITERS
 
 

@@ -50,30 +50,26 @@ def forward(
 
 def prepare_backward(
     columns: Tensor, extrema: Tensor, row_blocks: Tensor, keep: Tensor | None, num_rows: int, num_keys: int,
-    kv_heads: int, deterministic: bool,
+    kv_heads: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     batch, heads, blocks = columns.shape[:3]
     assert heads % kv_heads == 0 or kv_heads % heads == 0
     records = columns.new_zeros(batch, heads, blocks, 4)
-    visitors = columns.new_zeros(
-        batch, heads, -(-num_rows // 64), *([-(-blocks // 32), 2] if deterministic else [])
-    )
-    return records, records.clone(), visitors
+    visits = columns.new_zeros(batch, heads, -(-num_rows // 64), -(-blocks // 32), 2)
+    return records, records.clone(), visits
 
 
 def backward(
     dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor | None, lse: Tensor, dlse: Tensor | None,
     columns: Tensor, extrema: Tensor, row_blocks: Tensor, keep: Tensor | None, records: Tensor,
-    in_order: Tensor, visitors: Tensor, softmax_scale: float, float_kv: bool, deterministic: bool,
-    num_ctas: int,
+    in_order: Tensor, visits: Tensor, softmax_scale: float, float_kv: bool, num_ctas: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     assert (dout.dtype, lse.dtype) == (q.dtype, torch.float32)
     assert lse.is_contiguous()
-    assert visitors.dim() == (5 if deterministic else 3)
     mask = unpacked(columns, q.shape[1], k.shape[1])
     return ReferenceEngine().backward(
         dout, q, k, v, torch.zeros_like(q) if out is None else out, lse, mask, dlse=dlse,
-        softmax_scale=softmax_scale, deterministic=deterministic,
+        softmax_scale=softmax_scale, deterministic=True,
         kv_grad_dtype=torch.float32 if float_kv else k.dtype,
     )  # fmt: skip
 

@@ -102,13 +102,13 @@ def test_fake_kernels_say_what_the_kernels_return(float_kv: bool, flagged: bool)
         columns = torch.empty(1, 2, 3, 4, 128, dtype=torch.int32)
         extrema, row_blocks = columns.new_empty(1, 2, 6, 2, 4), columns.new_empty(1, 2, 2, 4)
         lists = hopper_backward_ops.prepare_backward(
-            columns, extrema, row_blocks, None, num_rows=140, num_keys=300, kv_heads=2, deterministic=True
+            columns, extrema, row_blocks, None, num_rows=140, num_keys=300, kv_heads=2
         )
         lse = torch.empty(2, 4, 140)
         dq, dk, dv = hopper_backward_ops.backward(
             q, q, k, k, q, lse, None,
             (columns, extrema, row_blocks, None), lists, softmax_scale=1.0, float_kv=float_kv,
-            deterministic=True, epochs=columns.new_empty(3) if flagged else None,
+            epochs=columns.new_empty(3) if flagged else None,
         )  # fmt: skip
     assert [list(x.shape) for x in lists] == [[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 1, 2]]
     assert [list(x.shape) for x in (dq, dk, dv)] == [[2, 140, 4, 64], [2, 300, 2, 64], [2, 300, 2, 64]]
@@ -120,13 +120,9 @@ def test_fake_kernels_say_what_the_kernels_return(float_kv: bool, flagged: bool)
 
 def test_lists_are_kept_for_what_they_depend_on(hopper_double: None) -> None:
     mask = DeviceMask.from_mask(patterns.random_eviction(140, 70, heads=4, seed=7))
-    found = {}
-    for deterministic in (False, True):
-        lists = backward_lists(mask, kv_heads=4, deterministic=deterministic)
-        assert lists is backward_lists(mask, kv_heads=8, deterministic=deterministic)
-        assert lists is not backward_lists(mask, kv_heads=2, deterministic=deterministic)
-        found[deterministic] = lists
-    assert found[False] is not found[True]
+    lists = backward_lists(mask, kv_heads=4)
+    assert lists is backward_lists(mask, kv_heads=8)
+    assert lists is not backward_lists(mask, kv_heads=2)
 
 
 def test_mask_heads_that_do_not_fit_kv_heads_are_repeated() -> None:
@@ -141,7 +137,7 @@ def test_mask_heads_that_do_not_fit_kv_heads_are_repeated() -> None:
 
 def test_flags_are_set_through_their_operation(hopper_double: None) -> None:
     mask = prepared(DeviceMask.from_mask(MASK))
-    lists = BackwardLists.from_prepared(mask, kv_heads=2, deterministic=False)
+    lists = BackwardLists.from_prepared(mask, kv_heads=2)
     out, lse = attention_forward(X.q, X.k, X.v, MASK, engine="hopper")
     done = DoneFlags(epochs=torch.zeros(2, dtype=torch.int32), epoch=9, chunk_size=128)
     call = (X.dout, X.q, X.k, X.v, out, lse, mask, lists)
@@ -163,15 +159,15 @@ def test_flags_are_set_through_their_operation(hopper_double: None) -> None:
 def test_lists_of_another_mask_are_refused(hopper_double: None) -> None:
     mask = prepared(DeviceMask.from_mask(MASK))
     other = prepared(DeviceMask.from_mask(patterns.full(140, 300)))
-    lists = BackwardLists.from_prepared(other, kv_heads=2, deterministic=False)
+    lists = BackwardLists.from_prepared(other, kv_heads=2)
     with pytest.raises(UnsupportedError, match=r"the lists are of \[1, 1, 3\] .* the mask has \[1, 2, 2\]"):
         backward_prepared(X.dout, X.q, X.k, X.v, X.dout, X.dlse, mask, lists, softmax_scale=1.0)
 
 
 def test_lists_for_other_kv_heads_are_refused(hopper_double: None) -> None:
-    # Every query head of a kv head must follow one order: the kernel would wait for an addition that never comes.
+    # Query heads of a kv head follow one order: else the kernel waits for an addition that never comes.
     mask = prepared(DeviceMask.from_mask(patterns.random_eviction(140, 140, heads=2, seed=7)))
-    lists = BackwardLists.from_prepared(mask, kv_heads=1, deterministic=False)
+    lists = BackwardLists.from_prepared(mask, kv_heads=1)
     with pytest.raises(UnsupportedError, match="the lists are of 2 mask heads a kv head, here there are 1"):
         backward_prepared(X.dout, X.q, X.k, X.v, X.dout, X.dlse, mask, lists, softmax_scale=1.0)
 
@@ -197,10 +193,10 @@ def test_the_extension_takes_what_the_operation_gives(
     arrays = (mask.columns, mask.extrema, mask.row_blocks, mask.keep)
     extension = load_extension()
     with pytest.raises(extension.DeviceError, match="count_key_blocks: cuda"):
-        hopper_backward_ops._prepare_backward(*arrays, 140, 140, 2, True)
-    lists = BackwardLists.from_prepared(mask, kv_heads=2, deterministic=True)
-    lists_of = (lists.records, lists.sorted, lists.visitors)
-    options = (0.125, True, True, 0)
+        hopper_backward_ops._prepare_backward(*arrays, 140, 140, 2)
+    lists = BackwardLists.from_prepared(mask, kv_heads=2)
+    lists_of = (lists.records, lists.sorted, lists.visits)
+    options = (0.125, True, 0)
     with pytest.raises(extension.DeviceError, match="prepare_row_block: cuda"):
         hopper_backward_ops._backward(
             X.dout, X.q, X.k, X.v, None, X.dlse, X.dlse, *arrays, *lists_of, *options

@@ -42,7 +42,7 @@ def test_every_chunk_is_called_done_and_the_gradients_are_the_same(
     mask = MASKS[name]
     problem = Problem(mask.num_rows, mask.num_keys, batch=2, kv_heads=2, group=2)
     inputs = on_gpu(problem.inputs(mask))
-    options = {"deterministic": True, "kv_grad_dtype": kv_grad_dtype}
+    options = {"kv_grad_dtype": kv_grad_dtype}
     first = run_hopper(inputs, name, **options)
     epochs = torch.zeros(-(-mask.num_keys // chunk_size), dtype=torch.int32, device="cuda")
     for epoch in (1, 7, -3):
@@ -61,7 +61,7 @@ def test_a_chunk_that_is_called_done_can_be_read_while_others_are_worked_on() ->
     mask = DeviceMask.from_mask(x.mask, "cuda")
     out, lse = attention_forward(x.q, x.k, x.v, mask, engine="hopper")
     arrays = prepared(mask)
-    lists = BackwardLists.from_prepared(arrays, kv_heads=2, deterministic=False)
+    lists = BackwardLists.from_prepared(arrays, kv_heads=2)
     reads = prepared(DeviceMask.from_mask(patterns.full(128, tokens), "cuda"))
     queries = x.q[:, :128, :2].contiguous()
     epochs = torch.zeros(tokens // chunk_size, dtype=torch.int32, device="cuda")
@@ -89,7 +89,7 @@ def test_flags_that_do_not_fit_are_refused() -> None:
     x = on_gpu(Problem(300, 300).inputs(patterns.causal(300)))
     mask = DeviceMask.from_mask(x.mask, "cuda")
     arrays = prepared(mask)
-    lists = BackwardLists.from_prepared(arrays, kv_heads=1, deterministic=False)
+    lists = BackwardLists.from_prepared(arrays, kv_heads=1)
     out, lse = attention_forward(x.q, x.k, x.v, mask, engine="hopper")
     right = DoneFlags(epochs=torch.zeros(3, dtype=torch.int32, device="cuda"), epoch=1, chunk_size=128)
     for wrong, message in (

@@ -57,8 +57,8 @@ def test_strided_inputs_give_the_same_bits_as_contiguous_ones(view: object) -> N
     strided = dataclasses.replace(
         inputs, **{name: view(getattr(inputs, name)) for name in ("q", "k", "v", "dout")}
     )
-    first = run_hopper(inputs, "contiguous", deterministic=True)
-    again = run_hopper(strided, str(view), deterministic=True)
+    first = run_hopper(inputs, "contiguous")
+    again = run_hopper(strided, str(view))
     assert differing(first, again) == []
 
 
@@ -66,8 +66,8 @@ def test_an_expanded_gradient_is_copied() -> None:
     inputs = on_gpu(PROBLEM.inputs(patterns.causal(300)))
     ones = dataclasses.replace(inputs, dout=torch.ones_like(inputs.dout))
     expanded = dataclasses.replace(inputs, dout=inputs.dout.new_ones(()).expand(inputs.dout.shape))
-    first = run_hopper(ones, "ones", deterministic=True)
-    assert differing(first, run_hopper(expanded, "expanded", deterministic=True)) == []
+    first = run_hopper(ones, "ones")
+    assert differing(first, run_hopper(expanded, "expanded")) == []
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -80,8 +80,8 @@ def test_values_of_keys_that_nobody_sees_change_no_bit(dtype: torch.dtype) -> No
     others = dataclasses.replace(inputs, v=inputs.v.clone(), k=inputs.k.clone())
     others.v[:, hidden] = torch.finfo(torch.float16).max / 4
     others.k[:, hidden] = -7.0
-    first = run_hopper(inputs, "hidden values", deterministic=True)
-    again = run_hopper(others, "other hidden values", deterministic=True)
+    first = run_hopper(inputs, "hidden values")
+    again = run_hopper(others, "other hidden values")
     assert differing(first, again) == []
 
 
@@ -141,7 +141,7 @@ def test_blocks_that_a_map_hides_count_for_nothing() -> None:
     x = on_gpu(Problem(700, 500, kv_heads=2, group=2).inputs(mask))
     device_mask = DeviceMask.from_mask(mask, "cuda")
     arrays = PreparedMask.from_mask(device_mask, keep=keep.cuda())
-    lists = BackwardLists.from_prepared(arrays, kv_heads=2, deterministic=True)
+    lists = BackwardLists.from_prepared(arrays, kv_heads=2)
     out, lse = attention_forward(x.q, x.k, x.v, device_mask, engine="hopper")
     with noted("a map of blocks"), poisoned_memory():
         mine = backward_prepared(
