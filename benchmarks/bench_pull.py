@@ -2,7 +2,8 @@
 
 A rank pulls 64 MiB of keys and values from its own symmetric memory, as if a peer had them: the copy reads
 and writes this GPU's memory, so a figure is what the kernel can issue, not what a link carries. Late chunks
-are flags that a side stream sets one after the other. Figures are medians of several launches.
+are flags that a side stream sets one after the other; `over_the_longer` compares with arrival or compute,
+whichever is longer, and one chunk more. Figures are medians of several launches.
 
 Run: python benchmarks/bench_pull.py [--json FILE]; needs fm3_comm._C and a GPU.
 """
@@ -94,19 +95,34 @@ def pull_rows(memory: Any) -> list[dict[str, object]]:
 
 
 def flag_rows() -> list[dict[str, object]]:
-    """Time the attention kernel without flags, with all flags set, and with fewer multiprocessors."""
+    """Time the attention kernel with and without flags, over masks and orders of rows."""
     from fm3_core import patterns
-    from fm3_kernels import DeviceMask, hopper
+    from fm3_kernels import DeviceMask
     from fm3_kernels.prepared_mask import prepared
 
-    mask = prepared(DeviceMask.from_mask(patterns.causal(ATTENTION_TOKENS), torch.device("cuda")))
+    masks = {
+        "causal": patterns.causal(ATTENTION_TOKENS),
+        "causal documents of 2048": patterns.causal_document([2048] * (ATTENTION_TOKENS // 2048)),
+    }
+    rows: list[dict[str, object]] = []
+    for name, mask in masks.items():
+        arrays = prepared(DeviceMask.from_mask(mask, torch.device("cuda")))
+        rows += rows_of_order(f"{name}, heaviest rows first", arrays)
+        rows += rows_of_order(f"{name}, rows as their keys arrive", arrays.by_arrival())
+    return rows
+
+
+def rows_of_order(name: str, mask: Any) -> list[dict[str, object]]:
+    """Time one prepared mask."""
+    from fm3_kernels import hopper
+
     shape = (1, ATTENTION_TOKENS, ATTENTION_HEADS, DIM)
     q, k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     epochs = torch.ones(ATTENTION_TOKENS // CHUNK_TOKENS, dtype=torch.int32, device="cuda")
     flags = hopper.ReadyFlags(epochs=epochs, epoch=1, chunk_size=CHUNK_TOKENS)
     multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
     rows: list[dict[str, object]] = []
-    for name, ready, num_ctas in (
+    for what, ready, num_ctas in (
         ("no flags", None, 0),
         ("all flags set", flags, 0),
         ("all flags set, 16 multiprocessors left free", flags, multiprocessors - 16),
@@ -115,10 +131,10 @@ def flag_rows() -> list[dict[str, object]]:
         def launch(ready: Any = ready, num_ctas: int = num_ctas) -> None:
             hopper.forward_prepared(q, k, v, mask, softmax_scale=DIM**-0.5, ready=ready, num_ctas=num_ctas)
 
-        rows.append({"kernel": name, "milliseconds": round(1000 * median_seconds(launch), 3)})
+        rows.append({"mask": name, "kernel": what, "milliseconds": round(1000 * median_seconds(launch), 3)})
     alone = rows[-1]["milliseconds"]
-    rows += [late_row(q, k, v, mask, flags, multiprocessors - 16, share, alone) for share in (0.5, 1.0, 2.0)]
-    return rows
+    late = [late_row(q, k, v, mask, flags, multiprocessors - 16, share, alone) for share in (0.5, 1.0, 2.0)]
+    return rows + [{"mask": name, **row} for row in late]
 
 
 def late_row(
@@ -164,7 +180,9 @@ def late_row(
         "kernel": f"chunks arriving over {share:g} of its time",
         "arrival_milliseconds": round(arrival, 3),
         "milliseconds": round(total, 3),
-        "over_the_longer": round(total / max(arrival, float(compute_milliseconds)), 3),
+        "over_the_longer": round(
+            total / (max(arrival, float(compute_milliseconds)) + arrival / num_chunks), 3
+        ),
     }
 
 

@@ -13,14 +13,16 @@ struct BlockEntry {
   static constexpr uint32_t kLast = 1u << 31;   // of its tile
   static constexpr uint32_t kFirst = 1u << 30;  // of its tile
   static constexpr uint32_t kStop = 1u << 29;
+  static constexpr uint32_t kArrived = 1u << 28;  // the generator saw that its keys and values are there
 
   uint32_t key_block_and_marks = 0;
   uint32_t flags = 0;  // BlockFlag, kFlagBits of each warpgroup
 
-  __device__ int key_block() const { return static_cast<int>(key_block_and_marks & (kStop - 1)); }
+  __device__ int key_block() const { return static_cast<int>(key_block_and_marks & (kArrived - 1)); }
   __device__ bool is_last() const { return (key_block_and_marks & kLast) != 0; }
   __device__ bool is_first() const { return (key_block_and_marks & kFirst) != 0; }
   __device__ bool stops() const { return (key_block_and_marks & kStop) != 0; }
+  __device__ bool has_arrived() const { return (key_block_and_marks & kArrived) != 0; }
 };
 
 // One block of rows of one query head.

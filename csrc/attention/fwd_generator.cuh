@@ -5,6 +5,7 @@
 #include "attention/block_classify.cuh"
 #include "attention/fwd_smem.cuh"
 #include "attention/scheduler.cuh"
+#include "ptx/sync.cuh"
 
 namespace fm3::attention {
 
@@ -42,11 +43,20 @@ class Generator {
         flags = classify_block<kConfig.consumer_warpgroups>(extrema, key_block, row_start, params_.num_rows);
       }
       if (__any_sync(~0u, flags != 0)) {
-        const uint32_t marks =
-            (key_block == first ? BlockEntry::kFirst : 0) | (key_block == last ? BlockEntry::kLast : 0);
+        const uint32_t marks = (key_block == first ? BlockEntry::kFirst : 0) |
+                               (key_block == last ? BlockEntry::kLast : 0) |
+                               (flags != 0 && has_arrived(key_block) ? BlockEntry::kArrived : 0);
         publish(scheduled.tile, flags != 0, {key_block | marks, flags});
       }
     }
+  }
+
+  // Whether the chunk of a key block is there already; this role has time to look, the loader has not.
+  __device__ bool has_arrived(int key_block) const {
+    const ReadyFlags& ready = params_.ready;
+    if (ready.epochs == nullptr) return true;
+    const uint32_t epoch = ptx::load_acquire_system(ready.epochs + key_block / ready.blocks_per_chunk);
+    return static_cast<int32_t>(epoch - ready.epoch) >= 0;
   }
 
   // The lanes that have an entry append it, in lane order.

@@ -32,6 +32,8 @@ class Loader {
     const int64_t first_block =
         (static_cast<int64_t>(mask_batch) * params_.mask.heads + mask_head) * params_.mask.num_key_blocks;
     const int count = stage.count;
+    // What the generator has seen to be there, copies see from here on: the queue's barrier hands its acquire on.
+    if (params_.ready.epochs != nullptr) ptx::fence_async_global();
     for (int i = 0; i < count; ++i) {
       const BlockEntry entry = stage.entries[i];
       // Keys are wanted a step before the values of their block, and their room falls free a step earlier.
@@ -65,7 +67,7 @@ class Loader {
     keys_.advance();
     smem_.entries[stage] = entry;
     if (entry.flags == 0) return full.arrive();
-    await_chunk(entry.key_block());
+    if (!entry.has_arrived()) await_chunk(entry.key_block());
     const bool needs_columns = (entry.flags & kVectorsOfAll) != 0;
     full.arrive_expect_bytes(Smem::kBlockBytes + (needs_columns ? Smem::kColumnBytes : 0));
     ptx::load_tensor_5d(ptx::shared_address(smem_.k[stage]), &params_.k, full.address(), 0,
@@ -78,7 +80,6 @@ class Loader {
 
   // Waits until the chunk that holds a key block has arrived; values come with their keys.
   __device__ void await_chunk(int key_block) {
-    if (params_.ready.epochs == nullptr) return;
     const int chunk = key_block / params_.ready.blocks_per_chunk;
     if (chunk == ready_chunk_) return;
     while (static_cast<int32_t>(ptx::load_acquire_system(params_.ready.epochs + chunk) - params_.ready.epoch) < 0) {

@@ -29,7 +29,9 @@ class ReadyFlags:
     A chunk of keys is read once its entry in `epochs` has come to `epoch`, counted modulo 2^32. Whoever sets
     an entry does so after the chunk's keys and values, with release order (a later operation of the same
     stream has it). It must be able to run beside the kernel, which fills every multiprocessor that it
-    is given: the copy engine, another device, or multiprocessors that `num_ctas` leaves free.
+    is given: the copy engine, another device, or multiprocessors that `num_ctas` leaves free. Kernels that
+    it launches must have run before (or CUDA_MODULE_LOADING=EAGER be set): loading one waits for those that
+    run.
 
     Args:
         epochs: int32 [chunks] on the keys' device.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,13 +18,14 @@ BLOCK_ROWS = 128
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PreparedMask:
-    """What the kernels walk: packed columns, extrema of half blocks, row blocks by falling work.
+    """What the kernels walk: packed columns, extrema of half blocks, row blocks in their order.
 
     Attributes:
         columns: int32 [batch, heads, key blocks, 4, 128]: lts, lte, uts, ute of each key block.
         extrema: int32 [batch, heads, 2 * key blocks, 2, 4] of 64 columns each, lower span then upper span.
-        row_blocks: int32 [batch, heads, row blocks, 4], most work first: row block, first and last key
-            block that it visits, number of key blocks that it visits.
+        row_blocks: int32 [batch, heads, row blocks, 4]: row block, first and last key block that it visits,
+            number of key blocks that it visits; in the order in which they are worked on, most work first
+            unless `by_arrival`.
         keep: uint8 [batch, heads, row blocks, key blocks], 0 where a block is hidden whatever the columns
             say; None keeps all.
         num_rows: rows of the mask.
@@ -72,6 +73,18 @@ class PreparedMask:
             num_keys=mask.num_keys,
             made=MadeOn.now(mask.device),
         )
+
+    def by_arrival(self) -> PreparedMask:
+        """Return the same mask for keys that arrive in their order.
+
+        Row blocks come by their last key block, most work first among those that have the same: one that is
+        begun too early keeps a multiprocessor waiting.
+        """
+        self.made.wait()
+        last, count = self.row_blocks[..., 2], self.row_blocks[..., 3]
+        order = torch.argsort(last * (self.columns.shape[2] + 1) - count, dim=-1, stable=True)
+        row_blocks = self.row_blocks.gather(2, order[..., None].expand(-1, -1, -1, 4))
+        return replace(self, row_blocks=row_blocks, made=MadeOn.now(row_blocks.device))
 
 
 def prepared(mask: DeviceMask) -> PreparedMask:

@@ -95,7 +95,7 @@ def test_a_map_that_keeps_all_changes_no_bit_and_one_that_keeps_none_hides_all()
 CHUNK = 256
 
 
-def _late(x, order, *, epoch=1, base=0, by_copy=True):
+def _late(x, order, *, epoch=1, base=0, by_copy=True, by_arrival=False):
     """Run the kernel while a second stream delivers keys, values and flags, chunk by chunk in an order.
 
     By copies from pinned host memory, which need no multiprocessor; or by kernels, for which the launch
@@ -106,7 +106,7 @@ def _late(x, order, *, epoch=1, base=0, by_copy=True):
     epochs = torch.full((num_chunks,), base, dtype=torch.int32, device="cuda")
     ready = torch.full((num_chunks,), epoch, dtype=torch.int32)
     source_k, source_v, ready = (y.cpu().pin_memory() if by_copy else y.cuda() for y in (x.k, x.v, ready))
-    prepared = prepare(x.mask)
+    prepared = prepare(x.mask).by_arrival() if by_arrival else prepare(x.mask)
     sender = torch.cuda.Stream()
 
     def send(chunk):
@@ -147,8 +147,9 @@ def test_keys_that_arrive_late_and_out_of_order_are_waited_for(order, by_copy, d
     for name in ("full", "causal", "document", "global_sliding_window"):
         x = one_kv_head(pattern(name, 700, 5 * CHUNK - 77), dim)
         note_input(f"{x} in order {order}")
-        for late, there in zip(_late(x, order, by_copy=by_copy), run(x), strict=True):
-            assert torch.equal(late, there)
+        for by_arrival in (False, True):
+            late = _late(x, order, by_copy=by_copy, by_arrival=by_arrival)
+            assert all(map(torch.equal, late, run(x)))
 
 
 @pytest.mark.parametrize(
@@ -161,6 +162,21 @@ def test_epochs_count_modulo_their_range(epoch, base):
     wrapped = (epoch + 2**31) % 2**32 - 2**31
     for late, there in zip(_late(x, [2, 1, 0], epoch=wrapped, base=signed), run(x), strict=True):
         assert torch.equal(late, there)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_rows_may_come_as_their_keys_arrive(name):
+    x = problem(pattern(name, 700, 5 * CHUNK - 77), heads=4, kv_heads=2, dim=64)
+    usual, by_arrival = prepare(x.mask), prepare(x.mask).by_arrival()
+    for head, records in enumerate(usual.row_blocks[0].tolist()):
+        expected = sorted(records, key=lambda record: (record[2], -record[3], record[0]))
+        found = by_arrival.row_blocks[0, head].tolist()
+        assert [r[1:] for r in found] == [r[1:] for r in expected]
+        assert sorted(found) == sorted(records)
+    results = [
+        hopper.forward_prepared(x.q, x.k, x.v, mask, softmax_scale=x.scale) for mask in (usual, by_arrival)
+    ]
+    assert all(map(torch.equal, *results))
 
 
 def test_an_epoch_that_is_past_is_ready():
