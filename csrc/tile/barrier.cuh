@@ -19,6 +19,11 @@ struct Barrier {
   }
   __device__ __forceinline__ uint32_t address() const { return ptx::shared_address(&word); }
 
+  // Whether the phase of this parity is complete; may take a while to say that it is not.
+  __device__ __forceinline__ bool has_passed(uint32_t parity) {
+    return ptx::mbarrier_try_wait(ptx::shared_address(&word), parity);
+  }
+
   // Returns once the phase of this parity is complete.
   __device__ __forceinline__ void wait(uint32_t parity) {
     const uint32_t address = ptx::shared_address(&word);
