@@ -34,7 +34,8 @@ struct Tile {
 
 struct QueueStage {
   Tile tile;
-  int count;  // entries in this stage
+  int count;         // entries in this stage
+  bool brings_news;  // keys that have arrived since the stage before may be among them
   BlockEntry entries[kQueueEntries];
 };
 

@@ -13,7 +13,11 @@ template <FwdConfig kConfig>
 class Generator {
  public:
   __device__ Generator(const FwdParams& params, FwdSmem<kConfig>& smem)
-      : params_(params), smem_(smem), lane_(threadIdx.x % 32) {}
+      : params_(params),
+        smem_(smem),
+        lane_(threadIdx.x % 32),
+        all_arrived_(params.ready.epochs == nullptr),
+        all_told_(all_arrived_) {}
 
   __device__ void run() {
     for (int index = blockIdx.x; index < params_.num_tiles;) {
@@ -29,6 +33,7 @@ class Generator {
   __device__ void queue_tile(const ScheduledTile& scheduled) {
     const int first = scheduled.row_block.y, last = scheduled.row_block.z;
     if (first > last) return publish(scheduled.tile, lane_ == 0, {BlockEntry::kFirst | BlockEntry::kLast, 0});
+    if (!all_arrived_) all_arrived_ = find_all_arrived();
     const int4* extrema = params_.mask.extrema + scheduled.mask_head * params_.mask.num_key_blocks * 4;
     const int row_start = scheduled.tile.row_block * kConfig.block_rows();
     const uint8_t* keep = params_.mask.keep;
@@ -45,18 +50,25 @@ class Generator {
       if (__any_sync(~0u, flags != 0)) {
         const uint32_t marks = (key_block == first ? BlockEntry::kFirst : 0) |
                                (key_block == last ? BlockEntry::kLast : 0) |
-                               (flags != 0 && has_arrived(key_block) ? BlockEntry::kArrived : 0);
+                               (flags != 0 && (all_arrived_ || has_arrived(key_block / params_.ready.blocks_per_chunk))
+                                    ? BlockEntry::kArrived
+                                    : 0);
         publish(scheduled.tile, flags != 0, {key_block | marks, flags});
       }
     }
   }
 
-  // Whether the chunk of a key block is there already; this role has time to look, the loader has not.
-  __device__ bool has_arrived(int key_block) const {
-    const ReadyFlags& ready = params_.ready;
-    if (ready.epochs == nullptr) return true;
-    const uint32_t epoch = ptx::load_acquire_system(ready.epochs + key_block / ready.blocks_per_chunk);
-    return static_cast<int32_t>(epoch - ready.epoch) >= 0;
+  // Whether a chunk of keys is there already; this role has time to look, the loader has not.
+  __device__ bool has_arrived(int chunk) const {
+    return static_cast<int32_t>(ptx::load_acquire_system(params_.ready.epochs + chunk) - params_.ready.epoch) >= 0;
+  }
+
+  __device__ bool find_all_arrived() const {
+    const int num_chunks =
+        (params_.mask.num_key_blocks + params_.ready.blocks_per_chunk - 1) / params_.ready.blocks_per_chunk;
+    bool all = true;
+    for (int chunk = lane_; all && chunk < num_chunks; chunk += 32) all = has_arrived(chunk);
+    return __all_sync(~0u, all);
   }
 
   // The lanes that have an entry append it, in lane order.
@@ -68,7 +80,9 @@ class Generator {
     if (lane_ == 0) {
       stage.tile = tile;
       stage.count = __popc(lanes);
+      stage.brings_news = !all_told_;
     }
+    all_told_ = all_arrived_;
     __syncwarp();
     if (lane_ == 0) smem_.barriers.queue_full[cursor_.stage].arrive();
     cursor_.advance();
@@ -77,6 +91,8 @@ class Generator {
   const FwdParams& params_;
   FwdSmem<kConfig>& smem_;
   const int lane_;
+  bool all_arrived_;  // all chunks of keys
+  bool all_told_;     // and the loader knows
   tile::Cursor<kQueueStages> cursor_;
 };
 

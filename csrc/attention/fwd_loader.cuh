@@ -33,7 +33,7 @@ class Loader {
         (static_cast<int64_t>(mask_batch) * params_.mask.heads + mask_head) * params_.mask.num_key_blocks;
     const int count = stage.count;
     // What the generator has seen to be there, copies see from here on: the queue's barrier hands its acquire on.
-    if (params_.ready.epochs != nullptr) ptx::fence_async_global();
+    if (stage.brings_news) ptx::fence_async_global();
     for (int i = 0; i < count; ++i) {
       const BlockEntry entry = stage.entries[i];
       // Keys are wanted a step before the values of their block, and their room falls free a step earlier.
