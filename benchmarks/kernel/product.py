@@ -21,7 +21,7 @@ from fm3_kernels.made_on import MadeOn
 from fm3_kernels.prepared_mask import BLOCK_KEYS, BLOCK_ROWS, PreparedMask, prepared
 from kernel.cell import Cell
 from kernel.engines import Engine, Passes
-from kernel_variants.edits import VARIANTS
+from kernel_variants.edits import ANY_ORDER, VARIANTS
 
 FORWARD_ALONE = {"backward": "a change of the forward kernel alone", "both": "the same"}
 
@@ -64,6 +64,14 @@ def fm3(cell: Cell) -> Passes | str:
             "backward": lambda: BackwardLists.from_prepared(arrays, kv_heads=k.shape[2]),
         },
     )
+
+
+def any_order(cell: Cell) -> Passes | str:
+    """Return the passes of a build whose sums of dQ come in any order."""
+    made = fm3(cell)
+    if isinstance(made, str):
+        return made
+    return replace(made, repeats_bits=False, untimed={"forward": "the same kernel as fm3's"})
 
 
 def forward_only(
@@ -190,11 +198,13 @@ LACKS = {
 def ablations(variants: Path) -> tuple[dict[str, Engine], list[str]]:
     """Return the ablations that can be timed, and lines about those whose build is not in `variants`."""
     engines, absent = dict(RUN_TIME_ABLATIONS), []
-    for name, variant in VARIANTS.items():
+    passes = {
+        name: lambda cell, listed=variant.listed: forward_only(cell, listed=listed)
+        for name, variant in VARIANTS.items()
+    }
+    for name, make in {**passes, ANY_ORDER.name: any_order}.items():
         try:
-            engines[name] = of_build(
-                variants / name, lambda cell, listed=variant.listed: forward_only(cell, listed=listed)
-            )
+            engines[name] = of_build(variants / name, make)
         except (FileNotFoundError, ImportError) as failure:
             absent.append(f"{name}: {failure} (benchmarks/kernel_variants/build.py makes it)")
     return engines, absent

@@ -48,11 +48,10 @@ class Generator {
         flags = classify_block<kConfig.consumer_warpgroups>(extrema, key_block, row_start, params_.num_rows);
       }
       if (__any_sync(~0u, flags != 0)) {
-        const uint32_t marks = (key_block == first ? BlockEntry::kFirst : 0) |
-                               (key_block == last ? BlockEntry::kLast : 0) |
-                               (flags != 0 && (all_arrived_ || has_arrived(key_block / params_.ready.blocks_per_chunk))
-                                    ? BlockEntry::kArrived
-                                    : 0);
+        uint32_t marks = (key_block == first ? BlockEntry::kFirst : 0) | (key_block == last ? BlockEntry::kLast : 0);
+        if (flags != 0 && (all_arrived_ || has_arrived(key_block / params_.ready.blocks_per_chunk))) {
+          marks |= BlockEntry::kArrived;
+        }
         publish(scheduled.tile, flags != 0, {key_block | marks, flags});
       }
     }
