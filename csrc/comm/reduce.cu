@@ -60,6 +60,17 @@ __device__ void sum_share(const ReduceParams& params, const SummedChunk& chunk) 
   sum_tensor<Element>(params, chunk, params.dv, layout.v_token_bytes, k_elements);
 }
 
+// Bits that are NaN in place of a sum of which something did not come: no wrong number.
+__device__ void poison(const ReduceParams& params, const SummedChunk& chunk, float* tensor, int64_t token_bytes) {
+  const int64_t elements = chunk.num_tokens * (token_bytes / static_cast<int64_t>(sizeof(float)));
+  const int64_t slot_elements = params.layout.chunk_tokens * (token_bytes / static_cast<int64_t>(sizeof(float)));
+  for (int64_t element = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x;
+       element < params.layout.batch * elements; element += gridDim.x * static_cast<int64_t>(kThreads)) {
+    const int64_t entry = element / elements;
+    tensor[(entry * params.layout.num_slots + chunk.slot) * slot_elements + element % elements] = __int_as_float(-1);
+  }
+}
+
 // Waits until all contributors' bits are set. Only they set bits, so a word is complete when it is the expected one.
 __device__ bool all_have_come(const ReduceParams& params, const SummedChunk& chunk) {
   const auto epoch = static_cast<uint32_t>(params.epoch);
@@ -95,7 +106,13 @@ __global__ void __launch_bounds__(kThreads) reduce_kernel(const __grid_constant_
     __syncthreads();
     if (threadIdx.x == 0) goes_on = all_have_come(params, chunk);
     __syncthreads();
-    if (!goes_on) return;
+    if (!goes_on) {
+      for (; i < params.num_chunks; ++i) {
+        poison(params, params.chunks[i], params.dk, params.layout.k_token_bytes);
+        poison(params, params.chunks[i], params.dv, params.layout.v_token_bytes);
+      }
+      return;
+    }
     if (params.wire == Wire::kFloat32) {
       sum_share<float>(params, chunk);
     } else {

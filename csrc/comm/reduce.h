@@ -44,7 +44,8 @@ struct ReduceParams {
   int32_t num_chunks = 0;
 };
 
-// Adds every chunk and clears its bitmask for the next epoch; returns without waiting.
+// Adds every chunk and clears its bitmask for the next epoch; returns without waiting. When the time is over the report
+// says what did not come, and sums that are missing become NaN.
 void reduce(const ReduceParams& params, int num_ctas, cudaStream_t stream);
 
 }  // namespace fm3::comm

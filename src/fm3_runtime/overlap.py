@@ -18,7 +18,7 @@ from fm3_comm import ChunkedBackend, SegmentedPending
 from fm3_comm.symmetric import DevicePending
 from fm3_kernels import Engine
 from fm3_runtime.arriving import arriving
-from fm3_runtime.flagged import flagged_forward, takes_flags
+from fm3_runtime.flagged import flagged_backward, flagged_forward, takes_flags
 from fm3_runtime.step import Chunks, Step
 
 
@@ -92,6 +92,9 @@ def backward(
         asked: how.
     """
     pending = step.backend.start_gather(step.exchange, k, v)
+    if takes_flags(pending, asked.engine):
+        flagged = cast("DevicePending", pending)
+        return flagged_backward(step, dout, q, flagged, out, lse, dlse, asked.softmax_scale)
     if not _goes_back_by_parts(step, q, k, v, asked):
         dq, all_dk, all_dv = fm3_kernels.attention_backward(
             dout, q, *pending.wait(), out, lse, step.device_mask(q.device),

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 from rank_kinds import runner
-from reduce_rows import PUT, SUMMED, row
+from reduce_rows import row
 
 from fm3_comm import backends, make_exchange
 from fm3_comm.symmetric import DeviceBackend, DeviceOptions, memories
+from fm3_comm.symmetric.reduce_tables import PUT, SUMMED
 from fm3_core import Cluster, ColumnMask, ExchangeError, Partition
 
 REASON = memories.get("nvshmem").why_unavailable()

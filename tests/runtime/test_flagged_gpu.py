@@ -11,6 +11,7 @@ import torch
 import fm3_kernels
 from fm3_comm import backends
 from fm3_comm.symmetric import memories
+from fm3_comm.traffic import gather_bytes, reduce_bytes
 from fm3_runtime import ContextParallel, attention, mask_names, named_mask
 
 REASON = memories.get("nvshmem").why_unavailable()
@@ -77,6 +78,60 @@ def test_backward_of_a_flagged_forward_is_that_of_one_rank():
         for grad, truth, rounded in zip(mine, right, plain, strict=True):
             allowed = 2 * (rounded.double() - truth).abs().max()
             assert (grad.double() - truth[:, tokens]).abs().max() <= allowed
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 4, 8])
+@pytest.mark.parametrize("name", ["causal_document", "full", "share_question", "random_eviction"])
+def test_gradients_leave_while_they_are_computed_and_no_bit_changes(num_ranks, name):
+    mask = named_mask(name, LENGTHS)
+    inputs = _inputs(mask.num_rows)
+
+    def gradients(x, where, scatter=lambda t: t, device="cpu", **options):
+        held = [scatter(t).to(device).requires_grad_() for t in x]
+        attention(*held, where, **options).float().square().sum().backward()
+        return [t.grad.cpu() for t in held]
+
+    def work(handle):
+        found = []
+        for overlap in (True, False, True):
+            options = {"planner": "zigzag", "chunk_size": 128, "overlap": overlap}
+            step = ContextParallel(backend=handle, **options).plan(mask)
+            found.append(gradients(inputs, step, step.scatter, "cuda", engine="hopper"))
+        return step.position_ids(), found
+
+    results = _run(num_ranks, work)  # first: processes cannot fork once autograd's threads run
+    right = gradients([x.double() for x in inputs], mask)
+    plain = gradients(inputs, mask, engine="tiled")
+    for tokens, (overlapped, *others) in results:
+        for other in others:
+            assert all(map(torch.equal, overlapped, other))
+        for grad, truth, rounded in zip(overlapped, right, plain, strict=True):
+            allowed = 2 * (rounded.double() - truth).abs().max()
+            assert (grad.double() - truth[:, tokens]).abs().max() <= allowed
+
+
+@pytest.mark.parametrize("route", ["flat", "hierarchical"])
+def test_bytes_that_leave_are_those_that_the_exchange_predicts(route):
+    mask = named_mask("causal_document", LENGTHS)
+
+    token_bytes = 2 * (64 + 64) * 2  # of two kv heads, two bytes an element
+
+    def work(handle):
+        options = {"planner": "zigzag", "chunk_size": 128, "route": route, "ranks_per_node": 2}
+        step = ContextParallel(backend=handle, gradient_wire="bfloat16", **options).plan(mask)
+        held = [step.scatter(x).cuda().requires_grad_() for x in _inputs(mask.num_rows)]
+        handle.traffic.clear()
+        attention(*held, step, engine="hopper").float().sum().backward()
+        torch.cuda.synchronize()
+
+        def mine(predicted, times):
+            return {hop: times * n for hop, n in predicted.items() if hop.source == handle.rank}
+
+        gathered = mine(gather_bytes(step.exchange, token_bytes), 2)  # forward and backward
+        return handle.traffic.by_transfer, gathered | mine(reduce_bytes(step.exchange, token_bytes), 1)
+
+    for moved, predicted in _run(4, work):
+        assert moved == predicted
 
 
 def test_planning_and_setting_up_an_exchange_wait_for_no_gpu():

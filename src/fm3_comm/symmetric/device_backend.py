@@ -1,4 +1,4 @@
-"""The symmetric backend of GPUs: they gather by themselves, and the host drives the reductions."""
+"""The symmetric backend of GPUs: they gather by themselves, and reduce what kernels with flags compute."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from torch import Tensor
 
 from fm3_comm.backend import Pending
 from fm3_comm.symmetric.backend import SymmetricBackend, SymmetricOptions
-from fm3_comm.symmetric.device_gather import DeviceGather, DeviceOptions
+from fm3_comm.symmetric.device_gather import DeviceGather, DeviceOptions, DevicePending
+from fm3_comm.symmetric.device_reduce import DeviceReduce, DeviceReduction, PartialShape, why_not
 from fm3_comm.symmetric.nvshmem import NvshmemMemory
-from fm3_comm.traffic import gather_bytes
-from fm3_core import Exchange
+from fm3_comm.traffic import gather_bytes, reduce_bytes
+from fm3_core import Exchange, UnsupportedError
 
 
 class DeviceBackend(SymmetricBackend):
     """One rank's handle on its GPU.
 
     Tensors of that GPU are gathered by its kernels, others as `SymmetricBackend` does; every rank must pass
-    tensors of one kind. A gather counts the bytes that it will move.
+    tensors of one kind. Partials that a kernel computes in the slots of such a gather are reduced by kernels,
+    others by the host. A gather or reduction of the GPU counts the bytes that it will move.
 
     Args:
         memory: this rank's; closed with the handle.
@@ -38,6 +40,7 @@ class DeviceBackend(SymmetricBackend):
         super().__init__(memory, timeout_seconds=timeout_seconds, options=options)
         chosen = DeviceOptions(timeout_seconds=timeout_seconds) if device is None else device
         self._gather = DeviceGather(memory, chosen, self.share)
+        self._reduce = DeviceReduce(memory, self._gather, self.share, chosen.pull_ctas)
 
     def start_gather(self, exchange: Exchange, k: Tensor, v: Tensor) -> Pending:  # type: ignore[override]
         """Start a pruned all-gather; see `ExchangeBackend.start_gather`.
@@ -55,6 +58,34 @@ class DeviceBackend(SymmetricBackend):
             if hop.source == self.rank:
                 self._count(hop, num_bytes)
         return self._gather.start(exchange, k.detach(), v.detach())
+
+    def open_device_reduce(
+        self, exchange: Exchange, gathered: DevicePending, *, wire_dtype: torch.dtype | None = None
+    ) -> DeviceReduction:
+        """Make ready for partials of a gather's slots, which a kernel will compute and call final.
+
+        Args:
+            exchange: what the gather used.
+            gathered: the gather.
+            wire_dtype: what partials travel in, float32 (None) or bfloat16; sums are in float32.
+
+        Raises:
+            UnsupportedError: the kernels cannot move such partials.
+        """
+        self._require_ranks(exchange)
+        self._require_working()
+        k, v = gathered.k, gathered.v
+        wire = torch.float32 if wire_dtype is None else wire_dtype
+        reason = why_not(k, v, wire)
+        if reason is not None:
+            raise UnsupportedError("open_device_reduce", [reason])
+        shape = PartialShape(
+            batch=k.shape[0], heads=k.shape[2], key_dim=k.shape[3], value_dim=v.shape[3], wire_dtype=wire
+        )
+        for hop, num_bytes in reduce_bytes(exchange, shape.wire_token_bytes).items():
+            if hop.source == self.rank:
+                self._count(hop, num_bytes)
+        return self._reduce.open(exchange, shape)
 
     def close(self) -> None:
         """Let what was started finish; give back the thread and the memory."""

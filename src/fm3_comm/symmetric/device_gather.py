@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fm3_comm.layout import exchange_digest
+from fm3_comm.symmetric.device_room import DeviceRoom
 from fm3_comm.symmetric.device_tables import WORD_OF_RANK, GatherTables
 from fm3_comm.symmetric.footprint import aligned
 from fm3_comm.symmetric.memory import WORD_BYTES
@@ -20,7 +21,7 @@ from fm3_core import Exchange, ExchangeError
 from fm3_core.check import require_int
 
 if TYPE_CHECKING:
-    from fm3_comm.symmetric.nvshmem import NvshmemBuffer, NvshmemMemory
+    from fm3_comm.symmetric.nvshmem import NvshmemMemory
 
 REPORT = np.dtype(
     [
@@ -131,8 +132,8 @@ class DeviceGather:
         self, memory: NvshmemMemory, options: DeviceOptions, share: Callable[[str], list[str]]
     ) -> None:
         """Start with no buffer."""
-        self._share = share
         self._memory = memory
+        self._room = DeviceRoom(memory, share, "gather")
         self._kernels: Any = memory.extension
         self._options = options
         self._device = memory.device
@@ -144,12 +145,15 @@ class DeviceGather:
         self._multiprocessors = torch.cuda.get_device_properties(self._device).multi_processor_count
         self._epoch = 0
         self._tables: list[_Tables] = []
-        self._buffer: NvshmemBuffer | None = None
-        self._words: NvshmemBuffer | None = None
         self._ready = torch.zeros(0, dtype=torch.int32, device=self._device)
         self._finished = torch.zeros_like(self._ready)
         self._last: tuple[Tensor, int] | None = None
         self._lock = threading.Lock()
+
+    @property
+    def limit(self) -> Any:
+        """How long this rank's kernels wait, and where they say what did not come."""
+        return self._limit
 
     def why_not(self, k: Tensor, v: Tensor) -> str | None:
         """Say why tensors cannot be gathered so, or return None."""
@@ -208,9 +212,7 @@ class DeviceGather:
         self, tables: _Tables, layout: Any, pair: tuple[Tensor, Tensor], slots: list[Tensor]
     ) -> torch.cuda.Event:
         """Enqueue everything; the caller's stream goes on when this rank's own chunks are in their slots."""
-        assert self._buffer is not None
-        assert self._words is not None
-        kernels, words, stream = self._kernels, self._words.address, self._stream.cuda_stream
+        kernels, words, stream = self._kernels, self._room.words.address, self._stream.cuda_stream
         caller = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(caller)
         own = tables.host.num_own
@@ -218,7 +220,7 @@ class DeviceGather:
             if self._last is not None:
                 readers, epoch = self._last
                 kernels.await_words(
-                    awaited=readers.data_ptr(), num_awaited=_num_rows(readers), words=words,
+                    awaited=readers.data_ptr(), num_awaited=num_words_named(readers), words=words,
                     limit=self._limit, kind=kernels.WaitKind.CLOSED, value=epoch, stream=stream,
                 )  # fmt: skip
             for x, slot in zip(pair, slots, strict=True):
@@ -227,18 +229,18 @@ class DeviceGather:
             self._ready[:own].fill_(_as_int32(self._epoch))
             caller.wait_event(self._stream.record_event())
             kernels.signal(
-                signals=tables.opened.data_ptr(), num_signals=_num_rows(tables.opened), words=words,
+                signals=tables.opened.data_ptr(), num_signals=num_words_named(tables.opened), words=words,
                 value=self._epoch, stream=stream,
             )  # fmt: skip
             kernels.pull(
                 chunks=tables.pulled.data_ptr(), num_chunks=len(tables.host.slots) - own,
-                readers=tables.readers.data_ptr(), seen=0, buffer=self._buffer.address, landed=words,
+                readers=tables.readers.data_ptr(), seen=0, buffer=self._room.buffer.address, landed=words,
                 ready=self._ready.data_ptr(), finished_ctas=self._finished.data_ptr(), resident_ctas=0,
                 layout=layout, limit=self._limit, epoch=self._epoch, num_ctas=self._options.pull_ctas,
                 stream=stream,
             )  # fmt: skip
             kernels.signal(
-                signals=tables.closing.data_ptr(), num_signals=_num_rows(tables.closing), words=words,
+                signals=tables.closing.data_ptr(), num_signals=num_words_named(tables.closing), words=words,
                 value=self._epoch, stream=stream,
             )  # fmt: skip
             self._last = tables.closed_by, self._epoch
@@ -250,7 +252,10 @@ class DeviceGather:
         known = next((tables for tables in self._tables if tables.exchange is exchange), None)
         host = GatherTables(exchange, self._memory.rank) if known is None else known.host
         num_bytes = 256 + batch * host.num_slots * exchange.partition.chunk_size * token_bytes
-        if self._has_grown(exchange, num_bytes, host.num_words * WORD_BYTES) or known is None:
+        if self._room.grow(str(exchange_digest(exchange)), num_bytes, host.num_words * WORD_BYTES):
+            self._last, known = None, None
+            self._tables.clear()
+        if known is None:
             known = self._upload(exchange, host)
             self._tables = [known, *self._tables[: _TABLES_KEPT - 1]]
         if len(self._ready) < host.num_slots:
@@ -260,70 +265,40 @@ class DeviceGather:
             self._finished = torch.zeros_like(self._ready)
         return known
 
-    def _has_grown(self, exchange: Exchange, num_bytes: int, word_bytes: int) -> bool:
-        """Allocate a larger buffer on all ranks, if it is needed; every rank finds the same.
-
-        Addresses in tables are then no longer right: all of them are forgotten.
-        """
-        if self._buffer is not None and self._words is not None:
-            if self._buffer.num_bytes >= num_bytes and self._words.num_bytes >= word_bytes:
-                return False
-            num_bytes = max(num_bytes, self._buffer.num_bytes)
-            word_bytes = max(word_bytes, self._words.num_bytes)
-        self._agree(f"{exchange_digest(exchange)} {num_bytes} {word_bytes}")
-        for buffer in (self._buffer, self._words):
-            if buffer is not None:
-                self._memory.free(buffer)
-        self._buffer, self._words = self._memory.alloc(num_bytes), self._memory.alloc(word_bytes)
-        self._last = None
-        self._tables.clear()
-        return True
-
-    def _agree(self, what: str) -> None:
-        """Wait until this rank's GPU is done, and until every rank has come with the same."""
-        torch.cuda.synchronize(self._device)
-        for rank, other in enumerate(self._share(what)):
-            if other != what:
-                raise ExchangeError(
-                    f"rank {self._memory.rank} of {self._memory.num_ranks}: gather, rank {rank}: its "
-                    "exchange or its tensors differ: the ranks hold different masks or plans"
-                )
-
     def _upload(self, exchange: Exchange, host: GatherTables) -> _Tables:
-        assert self._buffer is not None
         rank, ranks = self._memory.rank, range(self._memory.num_ranks)
         tokens = host.slot_tokens()
         # Behind the end of a short chunk: its last token again, which the mask hides.
         own = np.maximum.accumulate(tokens[: host.num_own], axis=1).reshape(-1)
         places = {token: place for place, token in enumerate(tokens.reshape(-1).tolist()) if token >= 0}
         gathered = [places[token] for token in exchange.key_index(rank).tolist()]
-        sources = [self._memory.peer_ptr(self._buffer, peer) or 0 for peer in ranks]
+        sources = [self._memory.peer_ptr(self._room.buffer, peer) or 0 for peer in ranks]
         return _Tables(
             exchange=exchange,
             host=host,
-            pulled=self._on_device(host.pulled(sources)),
-            readers=self._on_device(host.readers()),
-            opened=self._on_device(host.opened()),
-            closing=self._on_device(host.closing()),
-            closed_by=self._on_device(host.closed_by()),
-            own_tokens=self._on_device(np.searchsorted(exchange.partition.token_index(rank), own)),
-            gathered_places=self._on_device(np.array(gathered, dtype=np.int64)),
+            pulled=on_device(host.pulled(sources), self._device),
+            readers=on_device(host.readers(), self._device),
+            opened=on_device(host.opened(), self._device),
+            closing=on_device(host.closing(), self._device),
+            closed_by=on_device(host.closed_by(), self._device),
+            own_tokens=on_device(np.searchsorted(exchange.partition.token_index(rank), own), self._device),
+            gathered_places=on_device(np.array(gathered, dtype=np.int64), self._device),
         )
-
-    def _on_device(self, rows: NDArray[Any]) -> Tensor:
-        """Return rows of integers as int64, records as bytes."""
-        plain = rows if rows.dtype == np.int64 else np.frombuffer(rows.tobytes(), dtype=np.uint8)
-        return torch.from_numpy(plain.copy()).to(self._device)
 
     def _slots(self, like: Tensor, start: int, host: GatherTables, chunk: int) -> Tensor:
         """View the buffer as slots of keys or of values, [B, slots * chunk size, G, D]."""
-        assert self._buffer is not None
         shape = (like.shape[0], host.num_slots * chunk, *like.shape[2:])
         num_bytes = int(np.prod(shape)) * like.element_size()
-        return self._buffer.local[start : start + num_bytes].view(like.dtype).view(shape)
+        return self._room.buffer.local[start : start + num_bytes].view(like.dtype).view(shape)
 
 
-def _num_rows(rows: Tensor) -> int:
+def on_device(rows: NDArray[Any], device: torch.device) -> Tensor:
+    """Return rows of integers as int64, records as bytes."""
+    plain = rows if rows.dtype == np.int64 else np.frombuffer(rows.tobytes(), dtype=np.uint8)
+    return torch.from_numpy(plain.copy()).to(device)
+
+
+def num_words_named(rows: Tensor) -> int:
     """Return how many ranks' words a table of bytes names."""
     return len(rows) // WORD_OF_RANK.itemsize
 

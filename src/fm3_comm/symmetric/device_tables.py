@@ -91,19 +91,19 @@ class GatherTables:
     def readers(self) -> NDArray[np.void]:
         """Return rows of `WORD_OF_RANK`: for each pulled chunk the ranks that pull it from here."""
         order = nearest_first(self._me, self.exchange.cluster)
-        return _rows([pair for chunk in order for pair in self._told(chunk)])
+        return rows_of_ranks([pair for chunk in order for pair in self._told(chunk)])
 
     def opened(self) -> NDArray[np.void]:
         """Return the words that this rank sets when its own chunks are in their slots."""
-        return _rows([pair for chunk in self._me.sent for pair in self._told(chunk)])
+        return rows_of_ranks([pair for chunk in self._me.sent for pair in self._told(chunk)])
 
     def closing(self) -> NDArray[np.void]:
         """Return the words that this rank sets when it has pulled everything."""
-        return _rows([(parent, self._closed_start + self.rank) for parent in self._me.above])
+        return rows_of_ranks([(parent, self._closed_start + self.rank) for parent in self._me.above])
 
     def closed_by(self) -> NDArray[np.void]:
         """Return this rank's words that its readers set when they have pulled everything."""
-        return _rows([(child, self._closed_start + child) for child in self._me.below])
+        return rows_of_ranks([(child, self._closed_start + child) for child in self._me.below])
 
     def slot_tokens(self) -> NDArray[np.int64]:
         """Return the global tokens [slots, chunk size] of this rank's slots, -1 behind the end of a chunk."""
@@ -155,5 +155,6 @@ def _slot_order(exchange: Exchange, tree: RankHops) -> tuple[int, ...]:
     )
 
 
-def _rows(pairs: Sequence[tuple[int, int]]) -> NDArray[np.void]:
+def rows_of_ranks(pairs: Sequence[tuple[int, int]]) -> NDArray[np.void]:
+    """Return pairs of a rank and a word as rows of `WORD_OF_RANK`."""
     return np.array(pairs, dtype=WORD_OF_RANK)
