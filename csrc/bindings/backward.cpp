@@ -73,9 +73,8 @@ RowProblem row_problem(const BwdInstance& instance, const RowTensor& q, int num_
 void backward(const std::string& name, const RowTensor& q, const RowTensor& k, const RowTensor& v, const RowTensor& out,
               const RowTensor& d_out, uintptr_t lse, uintptr_t d_lse, const RowTensor& dq, const RowTensor& dk,
               const RowTensor& dv, bool float_kv, const PreparedMask& mask, const BwdLists& lists,
-              const DoneFlags& done, uintptr_t dq_sums, uintptr_t row_terms, uintptr_t turns,
-              uintptr_t next_tile, double softmax_scale, double dq_scale, int section_pairs, int num_ctas,
-              uintptr_t stream) {
+              const DoneFlags& done, uintptr_t dq_sums, uintptr_t row_terms, uintptr_t turns, uintptr_t next_tile,
+              double softmax_scale, double dq_scale, int section_pairs, int num_ctas, uintptr_t stream) {
   const BwdInstance& chosen = fm3::attention::bwd_instance(name);
   const bool is_bf16 = chosen.config.dtype == fm3::attention::Dtype::kBf16;
   const RowProblem rows = row_problem(chosen, q, lists.num_row_blocks);
@@ -148,8 +147,7 @@ void bind_backward(py::module_& module) {
       [](const PreparedMask& mask, const BwdLists& lists, int kv_heads, uintptr_t stream) {
         fm3::attention::prepare_bwd_lists(mask, lists, kv_heads, as_stream(stream));
       },
-      py::kw_only(), py::arg("mask"), py::arg("lists"), py::arg("kv_heads"),
-      py::arg("stream"));
+      py::kw_only(), py::arg("mask"), py::arg("lists"), py::arg("kv_heads"), py::arg("stream"));
   module.def("backward", &backward, py::kw_only(), py::arg("name"), py::arg("q"), py::arg("k"), py::arg("v"),
              py::arg("out"), py::arg("d_out"), py::arg("lse"), py::arg("d_lse"), py::arg("dq"), py::arg("dk"),
              py::arg("dv"), py::arg("float_kv"), py::arg("mask"), py::arg("lists"), py::arg("done"), py::arg("dq_sums"),
