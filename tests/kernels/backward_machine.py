@@ -359,9 +359,6 @@ class Consumer:
             yield from self.store_tile(tile)
             yield from self.take()
         yield from self.finish_stores()
-        yield self.room()
-        for barrier in m.dq_full:
-            barrier.arrive()
 
     def run_blocks(self) -> Iterator[Any]:
         m, device = self.m, self.m.device
