@@ -7,12 +7,14 @@ import os
 import pickle
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from datetime import timedelta
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.synchronize import Event
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 
 from fm3_comm.backend import ExchangeBackend
@@ -30,8 +32,10 @@ def run_rank_forks(
 ) -> list[R]:
     """Run `body(meeting)` in one process a rank and return the pickled results by rank.
 
-    The processes are forks, so that `body` may be any function; this process must not have used CUDA. All of
-    them have ended when this returns or raises.
+    The processes are forks, so that `body` may be any function. Where there is a GPU, this process must have
+    neither used CUDA nor run a backward pass of torch, which starts threads for every device, even for
+    tensors of the CPU: both are lost in a fork. All of them have ended when this returns or raises; after a
+    failure those that go on have 10 s.
 
     Args:
         num_ranks: processes.
@@ -39,7 +43,7 @@ def run_rank_forks(
         timeout_seconds: longest wait for a rank.
 
     Raises:
-        BaseException: what the first rank that failed raised, with a note that names the rank.
+        BaseException: what the first rank that failed raised, with notes: its traceback, and the rank.
         ExchangeError: a rank ended without a result.
     """
     context = multiprocessing.get_context("fork")
@@ -73,19 +77,31 @@ def _collect(pipes: list[Connection]) -> list[Any]:
     """Return every rank's result, or raise the first failure in time."""
     results: dict[int, Any] = {}
     failures: list[tuple[float, int, BaseException]] = []
-    for rank, pipe in enumerate(pipes):
-        try:
-            when, result, error = pickle.loads(pipe.recv_bytes())
-        except EOFError:
-            when, result, error = time.monotonic(), None, ExchangeError(f"rank {rank} ended without a result")
-        results[rank] = result
-        if error is not None:
-            failures.append((when, rank, error))
+    deadline: float | None = None
+    while len(results) < len(pipes):
+        left = {pipe: rank for rank, pipe in enumerate(pipes) if rank not in results}
+        arrived = wait(list(left), None if deadline is None else max(0.0, deadline - time.monotonic()))
+        if not arrived:
+            break
+        for rank in sorted(left[pipe] for pipe in arrived if isinstance(pipe, Connection)):
+            when, results[rank], error = _received(pipes[rank], rank)
+            if error is not None:
+                failures.append((when, rank, error))
+                deadline = deadline or time.monotonic() + _END_SECONDS
     if failures:
         _, rank, error = min(failures, key=lambda failure: failure[0])
         error.add_note(f"raised in rank {rank} of {len(pipes)}")
         raise error
     return [results[rank] for rank in range(len(pipes))]
+
+
+def _received(pipe: Connection, rank: int) -> tuple[float, Any, BaseException | None]:
+    """Return when a rank ended, its result and its failure."""
+    try:
+        message: tuple[float, Any, BaseException | None] = pickle.loads(pipe.recv_bytes())
+    except EOFError:
+        return time.monotonic(), None, ExchangeError(f"rank {rank} ended without a result")
+    return message
 
 
 def _rank_main(
@@ -100,12 +116,15 @@ def _rank_main(
     result: Any = None
     failure: BaseException | None = None
     when = 0.0
+    # A fork has one thread, whatever pool of threads this process had: work given to the others would wait.
+    torch.set_num_threads(1)
     try:
         meeting = dist.FileStore(store, num_ranks)  # type: ignore[attr-defined]  # torch exports it so
         group = dist.ProcessGroupGloo(meeting, rank, num_ranks, timedelta(seconds=timeout_seconds))
         result = body(TorchDist(group, timeout_seconds=timeout_seconds))
     except BaseException as error:
         when, failure = time.monotonic(), error
+        error.add_note("".join(traceback.format_exception(error)).rstrip())
     try:
         message = pickle.dumps((when, result, failure))
     except Exception as error:

@@ -14,9 +14,11 @@ from protocol_runs import by_loopback, differences, simulated
 from fm3_comm import bytes_by_pair, gather_bytes, make_exchange, reduce_bytes
 from fm3_comm.symmetric import (
     InProcessWorld,
+    SignalOp,
     SymmetricBackend,
     SymmetricOptions,
     board,
+    engine,
     gather,
     interleave,
     reduce,
@@ -343,3 +345,26 @@ def test_bytes_read_and_written_remotely_are_the_predicted_ones(make_case, monke
 def test_a_number_of_segments_that_is_none_is_refused(segments):
     with pytest.raises(ExchangeError, match="backward_segments must be"):
         SymmetricOptions(backward_segments=segments)
+
+
+def test_that_a_rank_has_left_is_said_after_what_it_signalled_last_has_arrived(monkeypatch):
+    here, there = InProcessWorld(2).memories()
+    # Nothing arrives by chance, only by `quiet`.
+    monkeypatch.setattr(here.world.schedule, "tick", lambda: None)
+    place, peer = site.Site(here), site.Site(there)
+    last_word, seen = 0, []
+
+    def signals_and_ends():
+        here.put_signal(None, place.board.buffer, 0, word=last_word, value=7, op=SignalOp.SET, pe=1)
+        return
+        yield
+
+    def say(state, reason):
+        seen.append((state, there.read(peer.board.buffer, last_word)))
+
+    monkeypatch.setattr(place.board, "say", say)
+    runner = engine.Engine(place, timeout_seconds=5)
+    runner.start("a last signal", signals_and_ends).result()
+    assert there.read(peer.board.buffer, last_word) == 0
+    runner.close()
+    assert seen == [(board.LEFT, 7)]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import queue
 import threading
 import time
 import weakref
+from collections import defaultdict
 from datetime import timedelta
 
 import pytest
@@ -13,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from fm3_comm import connect, torch_dist
+from fm3_comm.message import Message
 from fm3_comm.torch_dist import TorchDist
 from fm3_core import ExchangeError, UnsupportedError
 
@@ -79,6 +82,56 @@ def test_a_handle_that_follows_a_closed_one_over_the_same_group_works():
         second.close()
 
     torch_dist.run(2, work)
+
+
+class _Bodies:
+    """Moves bodies between threads, as a device's wire does; what arrived is given out once it may be."""
+
+    device_type = "cpu"
+
+    def __init__(self, rank, mail, may_take):
+        self.rank, self.mail, self.may_take = rank, mail, may_take
+
+    def prepare(self, outgoing, expected):
+        def take():
+            assert self.may_take.wait(10)
+            return {
+                peer: Message(head, self.mail[peer, self.rank].get(timeout=10))
+                for peer, head in expected.items()
+            }
+
+        def start():
+            for peer, message in outgoing.items():
+                self.mail[self.rank, peer].put(message.body)
+            return take
+
+        return start
+
+
+def test_a_late_host_message_does_not_keep_bodies_from_moving_for_which_its_sender_waits(make_case):
+    case = make_case(4, 16, 2, density=1.0, ranks_per_node=2, route="hierarchical")
+    mail = defaultdict(queue.Queue)
+
+    def work(handle):
+        shares_early = threading.Event()
+        start = handle._start
+
+        def noted(*operation):
+            arrive = start(*operation)
+            if not next(iter(operation[2].values())).exchange:
+                shares_early.set()
+            return arrive
+
+        handle._start = noted
+        handle._device_wire = _Bodies(handle.rank, mail, shares_early)
+        # Rank 0 waits for the others' texts before its second round, and they wait for that round.
+        if handle.rank != 0:
+            shares_early.set()
+        pending = handle.start_gather(case.exchange, *case.local(handle.rank))
+        first, second = (pending.wait, lambda: handle.share("text"))[:: -1 if handle.rank == 0 else 1]
+        return {type(result) for result in (first(), second())}
+
+    assert torch_dist.run(4, work, timeout_seconds=5) == [{tuple, list}] * 4
 
 
 def test_a_closed_handle_lets_go_of_its_group():

@@ -58,26 +58,40 @@ def test_ranks_equal_one_rank_and_overlap_changes_no_bit(num_ranks, name):
         assert (overlapped.double() - right[:, tokens]).abs().max() <= allowed
 
 
-def test_backward_of_a_flagged_forward_is_that_of_one_rank():
+def _gradients(local, where, engine):
+    """Return dq, dk, dv of the sum of squares, by this rank's GPU."""
+    held = [x.cuda().requires_grad_() for x in local]
+    loss = attention(*held, where, engine=engine).float().square().sum()
+    return [x.cpu() for x in torch.autograd.grad(loss, held)]
+
+
+def _exact_gradients(inputs, mask):
+    """Return the same in float64, without torch's backward: ranks that fork from here later would lose it."""
+    exact = [x.double() for x in inputs]
+    out, lse = fm3_kernels.attention_forward(*exact, mask, engine="tiled")
+    return fm3_kernels.attention_backward(2 * out, *exact, out, lse, mask, engine="tiled")
+
+
+def _assert_near(mine, right, tokens, of_one_rank):
+    """Allow twice the largest error of one rank's GPU."""
+    for grad, truth, plain in zip(mine, right, of_one_rank, strict=True):
+        allowed = 2 * (plain.double() - truth).abs().max()
+        assert (grad.double() - truth[:, tokens]).abs().max() <= allowed
+
+
+@pytest.mark.parametrize("overlap", [True, False], ids=["overlap", "no overlap"])
+def test_gradients_of_an_engine_without_flags_are_those_of_one_rank(overlap):
     mask = named_mask("causal_document", LENGTHS)
     inputs = _inputs(mask.num_rows)
 
-    def gradients(x, where, scatter=lambda t: t, device="cpu", **options):
-        held = [scatter(t).to(device).requires_grad_() for t in x]
-        attention(*held, where, **options).float().square().sum().backward()
-        return [t.grad.cpu() for t in held]
-
     def work(handle):
-        step = ContextParallel(backend=handle, planner="zigzag", chunk_size=128).plan(mask)
-        return step.position_ids(), gradients(inputs, step, step.scatter, "cuda", engine="tiled")
+        step = ContextParallel(backend=handle, planner="zigzag", chunk_size=128, overlap=overlap).plan(mask)
+        mine = _gradients([step.scatter(x) for x in inputs], step, "tiled")
+        return mine, step.position_ids(), _gradients(inputs, mask, "tiled")
 
-    found = _run(4, work)  # first: processes cannot fork once autograd's threads run
-    right = gradients([x.double() for x in inputs], mask)
-    plain = gradients(inputs, mask, engine="tiled")
-    for tokens, mine in found:
-        for grad, truth, rounded in zip(mine, right, plain, strict=True):
-            allowed = 2 * (rounded.double() - truth).abs().max()
-            assert (grad.double() - truth[:, tokens]).abs().max() <= allowed
+    right = _exact_gradients(inputs, mask)
+    for mine, tokens, of_one_rank in _run(4, work):
+        _assert_near(mine, right, tokens, of_one_rank)
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 4, 8])
@@ -86,28 +100,19 @@ def test_gradients_leave_while_they_are_computed_and_no_bit_changes(num_ranks, n
     mask = named_mask(name, LENGTHS)
     inputs = _inputs(mask.num_rows)
 
-    def gradients(x, where, scatter=lambda t: t, device="cpu", **options):
-        held = [scatter(t).to(device).requires_grad_() for t in x]
-        attention(*held, where, **options).float().square().sum().backward()
-        return [t.grad.cpu() for t in held]
-
     def work(handle):
         found = []
         for overlap in (True, False, True):
             options = {"planner": "zigzag", "chunk_size": 128, "overlap": overlap}
             step = ContextParallel(backend=handle, **options).plan(mask)
-            found.append(gradients(inputs, step, step.scatter, "cuda", engine="hopper"))
-        return step.position_ids(), found
+            found.append(_gradients([step.scatter(x) for x in inputs], step, "hopper"))
+        return found, step.position_ids(), _gradients(inputs, mask, "hopper")
 
-    results = _run(num_ranks, work)  # first: processes cannot fork once autograd's threads run
-    right = gradients([x.double() for x in inputs], mask)
-    plain = gradients(inputs, mask, engine="tiled")
-    for tokens, (overlapped, *others) in results:
+    right = _exact_gradients(inputs, mask)
+    for (overlapped, *others), tokens, of_one_rank in _run(num_ranks, work):
         for other in others:
             assert all(map(torch.equal, overlapped, other))
-        for grad, truth, rounded in zip(overlapped, right, plain, strict=True):
-            allowed = 2 * (rounded.double() - truth).abs().max()
-            assert (grad.double() - truth[:, tokens]).abs().max() <= allowed
+        _assert_near(overlapped, right, tokens, of_one_rank)
 
 
 @pytest.mark.parametrize("route", ["flat", "hierarchical"])
