@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import queue
 import threading
 import time
 import weakref
-from collections import defaultdict
 from datetime import timedelta
 
 import pytest
@@ -110,7 +110,7 @@ class _Bodies:
 
 def test_a_late_host_message_does_not_keep_bodies_from_moving_for_which_its_sender_waits(make_case):
     case = make_case(4, 16, 2, density=1.0, ranks_per_node=2, route="hierarchical")
-    mail = defaultdict(queue.Queue)
+    mail = {pair: queue.Queue() for pair in itertools.product(range(4), repeat=2)}
 
     def work(handle):
         shares_early = threading.Event()
