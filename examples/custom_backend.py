@@ -17,8 +17,10 @@ from typing import Any, TypeVar
 
 import torch
 
-from fm3_comm import ExchangeBackend, Head, Message, PointToPointBackend, backends, loopback
+from fm3_comm import ExchangeBackend, Head, Message, PointToPointBackend, backends
+from fm3_comm.rank_threads import run_rank_threads
 from fm3_core import ExchangeError, UnsupportedError, patterns
+from fm3_core.check import require_int
 from fm3_runtime import ContextParallel, attention
 
 R = TypeVar("R")
@@ -103,20 +105,21 @@ class FolderKind:
     def run(
         self, num_ranks: int, fn: Callable[[ExchangeBackend], R], *, timeout_seconds: float = 300.0
     ) -> list[R]:
-        """Run P ranks as threads; loopback provides the threads, this backend moves the data."""
+        """Run P ranks as threads; the first that fails stops the others."""
+        num_ranks = require_int("num_ranks", num_ranks, minimum=1, error=ExchangeError)
         with tempfile.TemporaryDirectory() as folder:
+            handles = [
+                FolderBackend(Path(folder), rank, num_ranks, timeout_seconds) for rank in range(num_ranks)
+            ]
 
-            def work(thread: ExchangeBackend) -> R:
-                handle = FolderBackend(Path(folder), thread.rank, thread.num_ranks, timeout_seconds)
-                try:
-                    return fn(handle)
-                except BaseException as error:
-                    handle.abort(f"{type(error).__name__}: {error}")
-                    raise
-                finally:
+            def stop(rank: int, error: BaseException) -> None:
+                handles[rank].abort(f"{type(error).__name__}: {error}")
+
+            try:
+                return run_rank_threads(num_ranks, lambda rank: fn(handles[rank]), stop)
+            finally:
+                for handle in handles:
                     handle.close()
-
-            return loopback.run(num_ranks, work, timeout_seconds=timeout_seconds)
 
     def why_unavailable(self) -> str | None:
         """There are files everywhere."""
