@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fm3_kernels import DeviceMask, attention_backward, attention_forward, flex
 from kernel.cell import Cell
+from kernel.flex_masks import usual_mask_mod
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +105,7 @@ def differentiated(cell: Cell, attend: Callable[..., Tensor]) -> Passes:
 
 
 def flex_attention(cell: Cell) -> Passes:
-    """Return FlexAttention, compiled."""
+    """Return FlexAttention, compiled, with exact blocks and the mask's usual `mask_mod`."""
     from torch.nn.attention.flex_attention import flex_attention as attend
 
     torch._dynamo.reset()
@@ -112,6 +113,7 @@ def flex_attention(cell: Cell) -> Passes:
     blocks = None
     if cell.name != "full":
         blocks = flex.to_block_mask(cell.mask, query_heads=cell.q.shape[2], device=cell.q.device)
+        blocks.mask_mod = usual_mask_mod(cell.name, cell.tokens, cell.q.device) or blocks.mask_mod
     grouped = cell.q.shape[2] != cell.k.shape[2]
     return differentiated(cell, lambda q, k, v: compiled(q, k, v, block_mask=blocks, enable_gqa=grouped))
 

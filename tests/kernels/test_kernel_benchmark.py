@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -20,6 +21,7 @@ import bench_kernel  # noqa: E402 - benchmarks are no package
 from kernel.cell import Cell, Shape  # noqa: E402
 from kernel.clock import Clock  # noqa: E402
 from kernel.engines import Engine, external, torch_engine  # noqa: E402
+from kernel.flex_masks import usual_mask_mod  # noqa: E402
 from kernel.masks import MASKS, benchmark_mask  # noqa: E402
 from kernel.product import LACKS, RUN_TIME_ABLATIONS, ascending  # noqa: E402
 from kernel.results import Results  # noqa: E402
@@ -277,6 +279,18 @@ def test_a_variant_of_sources_that_have_changed_is_refused():
     variant = Variant(name="stale", lacks="", instead="", predicted="", edits=(edit,))
     with pytest.raises(ValueError, match=r"variant stale: attention/scheduler\.cuh .* 0 times"):
         variant.sources()
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_the_mask_that_flex_attention_gets_is_the_mask(name):
+    tokens = 512
+    found = usual_mask_mod(name, tokens, "cpu")
+    if found is None:
+        assert name not in ("causal", "sliding_window", "prefix_lm_causal", "document", "causal_document")
+        return
+    rows, keys = torch.arange(tokens)[:, None], torch.arange(tokens)[None, :]
+    seen = found(torch.tensor(0), torch.tensor(0), rows, keys)
+    assert np.array_equal(seen.numpy(), benchmark_mask(name, tokens, 1).to_dense()[0, 0])
 
 
 def test_an_external_engine_is_a_function_of_a_module(tmp_path, monkeypatch):
