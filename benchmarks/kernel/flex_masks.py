@@ -1,4 +1,4 @@
-"""What FlexAttention's users write for the benchmark's masks: without tensors, or with the documents' numbers."""
+"""What FlexAttention's users write for the benchmark's masks: rules, or documents' numbers, in place of vectors."""
 
 from __future__ import annotations
 
