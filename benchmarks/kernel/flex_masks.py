@@ -1,4 +1,4 @@
-"""What FlexAttention's users write for the benchmark's masks: rules, or documents' numbers, in place of vectors."""
+"""What FlexAttention's users write for the benchmark's masks: rules, or the numbers of documents."""
 
 from __future__ import annotations
 
