@@ -87,9 +87,17 @@ class PreparedMask:
         return replace(self, row_blocks=row_blocks, made=MadeOn.now(row_blocks.device))
 
 
-def prepared(mask: DeviceMask) -> PreparedMask:
-    """Return the mask's prepared form; made at the first call, then kept with the mask."""
-    found = mask.derived("prepared", PreparedMask.from_mask)
+def prepared(mask: DeviceMask, *, by_arrival: bool = False) -> PreparedMask:
+    """Return the mask's prepared form; made at the first call, then kept with the mask.
+
+    Args:
+        mask: the mask.
+        by_arrival: rows in the order in which their keys arrive, see `PreparedMask.by_arrival`.
+    """
+    if by_arrival:
+        found = mask.derived("prepared by arrival", lambda m: prepared(m).by_arrival())
+    else:
+        found = mask.derived("prepared", PreparedMask.from_mask)
     if not torch.compiler.is_compiling():
         found.made.wait()
     return found

@@ -30,7 +30,8 @@ def flagged_forward(
 ) -> tuple[Tensor, Tensor]:
     """Attend to each slot as soon as its flag is set; own keys come first, then the nearest.
 
-    The order of keys is that of the slots, with overlap and without, so that results are the same bits.
+    The order of keys is that of the slots, with overlap and without, so that results are the same bits; rows
+    whose keys come first come first.
 
     Args:
         step: who gathers what.
@@ -45,7 +46,7 @@ def flagged_forward(
         q,
         pending.k,
         pending.v,
-        prepared(step.slot_mask(pending.tokens, q.device)),
+        prepared(step.slot_mask(pending.tokens, q.device), by_arrival=step.overlap),
         softmax_scale=q.shape[3] ** -0.5 if softmax_scale is None else softmax_scale,
         ready=ready,
         num_ctas=pending.num_ctas,

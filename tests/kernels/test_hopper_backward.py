@@ -125,6 +125,15 @@ def test_lists_are_kept_for_what_they_depend_on(hopper_double: None) -> None:
     assert lists is not backward_lists(mask, kv_heads=2)
 
 
+def test_a_mask_is_prepared_once_for_each_order_of_rows(hopper_double: None) -> None:
+    mask = DeviceMask.from_mask(patterns.causal(300))
+    usual, by_arrival = prepared(mask), prepared(mask, by_arrival=True)
+    assert prepared(mask) is usual
+    assert prepared(mask, by_arrival=True) is by_arrival
+    assert by_arrival is not usual
+    assert by_arrival.columns is usual.columns
+
+
 def test_mask_heads_that_do_not_fit_kv_heads_are_repeated() -> None:
     mask = DeviceMask.from_mask(patterns.random_eviction(140, 70, heads=3, seed=7))
     assert repeat_heads(mask, query_heads=6, kv_heads=3) is mask
