@@ -172,7 +172,7 @@ PREPARED_LISTS = Variant(
       }
       if (__any_sync(~0u, flags != 0)) {
         uint32_t marks = (key_block == first ? BlockEntry::kFirst : 0) | (key_block == last ? BlockEntry::kLast : 0);
-        if (flags != 0 && (all_arrived_ || has_arrived(key_block / params_.ready.blocks_per_chunk))) {
+        if (flags != 0 && (all_arrived_ || has_arrived(params_.ready, key_block / params_.ready.blocks_per_chunk))) {
           marks |= BlockEntry::kArrived;
         }
         publish(scheduled.tile, flags != 0, {key_block | marks, flags});

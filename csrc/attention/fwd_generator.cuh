@@ -4,8 +4,8 @@
 
 #include "attention/block_classify.cuh"
 #include "attention/fwd_smem.cuh"
+#include "attention/ready_flags.cuh"
 #include "attention/scheduler.cuh"
-#include "ptx/sync.cuh"
 
 namespace fm3::attention {
 
@@ -49,7 +49,7 @@ class Generator {
       }
       if (__any_sync(~0u, flags != 0)) {
         uint32_t marks = (key_block == first ? BlockEntry::kFirst : 0) | (key_block == last ? BlockEntry::kLast : 0);
-        if (flags != 0 && (all_arrived_ || has_arrived(key_block / params_.ready.blocks_per_chunk))) {
+        if (flags != 0 && (all_arrived_ || has_arrived(params_.ready, key_block / params_.ready.blocks_per_chunk))) {
           marks |= BlockEntry::kArrived;
         }
         publish(scheduled.tile, flags != 0, {key_block | marks, flags});
@@ -57,16 +57,12 @@ class Generator {
     }
   }
 
-  // Whether a chunk of keys is there already; this role has time to look, the loader has not.
-  __device__ bool has_arrived(int chunk) const {
-    return static_cast<int32_t>(ptx::load_acquire_system(params_.ready.epochs + chunk) - params_.ready.epoch) >= 0;
-  }
-
+  // This role has time to look, the loader has not.
   __device__ bool find_all_arrived() const {
     const int num_chunks =
         (params_.mask.num_key_blocks + params_.ready.blocks_per_chunk - 1) / params_.ready.blocks_per_chunk;
     bool all = true;
-    for (int chunk = lane_; all && chunk < num_chunks; chunk += 32) all = has_arrived(chunk);
+    for (int chunk = lane_; all && chunk < num_chunks; chunk += 32) all = has_arrived(params_.ready, chunk);
     return __all_sync(~0u, all);
   }
 

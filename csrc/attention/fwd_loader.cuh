@@ -4,6 +4,7 @@
 #include "attention/block_classify.cuh"
 #include "attention/fwd_params.h"
 #include "attention/fwd_smem.cuh"
+#include "attention/ready_flags.cuh"
 #include "ptx/bulk_copy.cuh"
 #include "ptx/sync.cuh"
 
@@ -36,6 +37,7 @@ class Loader {
     if (stage.brings_news) ptx::fence_async_global();
     for (int i = 0; i < count; ++i) {
       const BlockEntry entry = stage.entries[i];
+      if (entry.flags != 0 && !entry.has_arrived()) await_chunk(entry.key_block());
       // Keys are wanted a step before the values of their block, and their room falls free a step earlier.
       load_keys(entry, tile.batch, kv_head, first_block);
       if (entry.is_first()) load_rows(tile);
@@ -67,7 +69,6 @@ class Loader {
     keys_.advance();
     smem_.entries[stage] = entry;
     if (entry.flags == 0) return full.arrive();
-    if (!entry.has_arrived()) await_chunk(entry.key_block());
     const bool needs_columns = (entry.flags & kVectorsOfAll) != 0;
     full.arrive_expect_bytes(Smem::kBlockBytes + (needs_columns ? Smem::kColumnBytes : 0));
     ptx::load_tensor_5d(ptx::shared_address(smem_.k[stage]), &params_.k, full.address(), 0,
@@ -78,13 +79,12 @@ class Loader {
     }
   }
 
-  // Waits until the chunk that holds a key block has arrived; values come with their keys.
+  // Waits until the chunk that holds a key block has arrived; values come with their keys. This stands before the wait
+  // for room, so that reading the flag costs nothing while there is none.
   __device__ void await_chunk(int key_block) {
     const int chunk = key_block / params_.ready.blocks_per_chunk;
     if (chunk == ready_chunk_) return;
-    while (static_cast<int32_t>(ptx::load_acquire_system(params_.ready.epochs + chunk) - params_.ready.epoch) < 0) {
-      ptx::sleep(200);
-    }
+    while (!has_arrived(params_.ready, chunk)) ptx::sleep(200);
     ptx::fence_async_global();
     ready_chunk_ = chunk;
   }
