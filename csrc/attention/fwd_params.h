@@ -47,6 +47,7 @@ struct FwdParams {
   int query_heads = 0;
   int kv_heads = 0;
   int num_tiles = 0;       // batch * query heads * row blocks
+  int band_rows = 0;       // row blocks of a band, 1 to mask.num_row_blocks: all pairs' bands come before the next
   int section_pairs = 0;   // (batch entry, query head) pairs that are worked on side by side, to share K and V in L2
   float scale_log2 = 0.f;  // softmax scale * log2 e, > 0
 };

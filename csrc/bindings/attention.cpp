@@ -57,7 +57,7 @@ ReadyFlags ready_flags(uintptr_t epochs, uint32_t epoch, int blocks_per_chunk) {
 // Whatever is written to device memory here is ordered on `stream`; nothing synchronises.
 void forward(const std::string& name, const RowTensor& q, const RowTensor& k, const RowTensor& v, const RowTensor& out,
              uintptr_t lse, const PreparedMask& mask, const ReadyFlags& ready, uintptr_t next_tile,
-             double softmax_scale, int section_pairs, int num_ctas, uintptr_t stream) {
+             double softmax_scale, int band_rows, int section_pairs, int num_ctas, uintptr_t stream) {
   const FwdInstance& chosen = fm3::attention::fwd_instance(name);
   const bool is_bf16 = chosen.config.dtype == fm3::attention::Dtype::kBf16;
   if (q.head_dim != chosen.config.head_dim) {
@@ -85,6 +85,7 @@ void forward(const std::string& name, const RowTensor& q, const RowTensor& k, co
   params.query_heads = static_cast<int>(q.heads);
   params.kv_heads = static_cast<int>(k.heads);
   params.num_tiles = static_cast<int>(num_tiles);
+  params.band_rows = band_rows;
   params.section_pairs = section_pairs;
   params.scale_log2 = static_cast<float>(softmax_scale * 1.4426950408889634);
   chosen.launch(params, num_ctas, as_stream(stream));
@@ -130,7 +131,8 @@ void bind_attention(py::module_& module) {
       py::arg("unsorted"), py::arg("block_rows"), py::arg("stream"));
   module.def("forward", &forward, py::kw_only(), py::arg("name"), py::arg("q"), py::arg("k"), py::arg("v"),
              py::arg("out"), py::arg("lse"), py::arg("mask"), py::arg("ready"), py::arg("next_tile"),
-             py::arg("softmax_scale"), py::arg("section_pairs"), py::arg("num_ctas"), py::arg("stream"));
+             py::arg("softmax_scale"), py::arg("band_rows"), py::arg("section_pairs"), py::arg("num_ctas"),
+             py::arg("stream"));
 }
 
 }  // namespace fm3::bindings

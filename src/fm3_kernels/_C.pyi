@@ -71,6 +71,7 @@ def forward(
     ready: ReadyFlags,
     next_tile: int,
     softmax_scale: float,
+    band_rows: int,
     section_pairs: int,
     num_ctas: int,
     stream: int,
@@ -88,6 +89,7 @@ def forward(
         ready: flags of chunks of keys.
         next_tile: address of an int32 of scratch.
         softmax_scale: above 0.
+        band_rows: row blocks, of all, that every section works on before any goes on.
         section_pairs: (batch entry, query head) pairs that are worked on side by side.
         num_ctas: CTAs to start, 0 for one a multiprocessor.
         stream: the stream; the tensors' device is the current one.

@@ -19,6 +19,7 @@ from fm3_kernels.extension import load_extension
 
 BLOCK_KEYS = 128
 _SECTION_BYTES = 32 << 20  # of K and V that are worked on side by side: fits L2; 8 and 128 MB were slower
+_BAND_TILES = 64  # of a section, before the next section's while keys arrive; by a model, not measured yet
 _SMALLEST_SCALE = 1e-37  # below it, scores in base 2 would lose their scale in float32
 
 _LIBRARY = torch.library.Library("fm3", "FRAGMENT")
@@ -116,6 +117,15 @@ def section_pairs(q: Tensor, k: Tensor) -> int:
     return min(kv_heads * (query_heads // k.shape[2]), max(1, batch * query_heads))
 
 
+def band_rows(row_blocks: int, pairs: int, *, keys_arrive: bool) -> int:
+    """Return how many row blocks every section of `pairs` pairs has its turn with, before any goes on.
+
+    All, so that a section's keys and values stay in L2 to its end; but while keys arrive, few: a section that
+    is worked on to its end waits for the last key before another starts with the first ones.
+    """
+    return min(row_blocks, -(-_BAND_TILES // pairs)) if keys_arrive else row_blocks
+
+
 def instance_name(dtype: torch.dtype, dim: int, float_output: bool) -> str:
     """Return the name of the compiled forward kernel for inputs of a dtype and head dim."""
     inputs = {torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype]
@@ -166,6 +176,7 @@ def _forward(
     q, k, v = (loadable(x) for x in (q, k, v))
     out, lse = _empty_results(q, float_output)
     next_tile = torch.empty(1, dtype=torch.int32, device=q.device)
+    pairs = section_pairs(q, k)
     with torch.cuda.device(q.device):
         extension.forward(
             name=instance_name(q.dtype, q.shape[3], float_output),
@@ -182,7 +193,8 @@ def _forward(
             ),
             next_tile=next_tile.data_ptr(),
             softmax_scale=softmax_scale,
-            section_pairs=section_pairs(q, k),
+            band_rows=band_rows(row_blocks.shape[2], pairs, keys_arrive=epochs is not None),
+            section_pairs=pairs,
             num_ctas=num_ctas,
             stream=torch.cuda.current_stream().cuda_stream,
         )

@@ -39,9 +39,11 @@ def flagged_forward(
         pending: the gather.
         softmax_scale: factor of the scores, None for 1 / sqrt(D).
     """
-    if not step.overlap:
+    ready = None
+    if step.overlap:
+        ready = hopper.ReadyFlags(epochs=pending.epochs, epoch=pending.epoch, chunk_size=pending.chunk_size)
+    else:
         pending.hold()
-    ready = hopper.ReadyFlags(epochs=pending.epochs, epoch=pending.epoch, chunk_size=pending.chunk_size)
     return hopper.forward_prepared(
         q,
         pending.k,

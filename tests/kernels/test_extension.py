@@ -33,7 +33,7 @@ def forward(extension: Any, *, name: str = "bf16_dim64", rows: int = 300, dim: i
     extension.forward(
         name=name, q=tensor, k=tensor, v=tensor, out=tensor, lse=0, mask=prepared_mask(extension, rows, rows),
         ready=extension.ReadyFlags(epochs=0, epoch=0, blocks_per_chunk=1), next_tile=0, softmax_scale=1.0,
-        section_pairs=1, num_ctas=0, stream=0,
+        band_rows=1, section_pairs=1, num_ctas=0, stream=0,
     )  # fmt: skip
 
 

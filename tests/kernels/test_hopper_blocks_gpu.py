@@ -12,7 +12,7 @@ from launch_watchdog import note_input
 from pattern_masks import PATTERNS, pattern, random_spans, stacked
 
 from fm3_core import BlockMap, ColumnMask, patterns
-from fm3_kernels import DeviceMask, hopper
+from fm3_kernels import DeviceMask, hopper, hopper_ops
 from fm3_kernels.hopper import PreparedMask, ReadyFlags
 
 pytestmark = needs_hopper
@@ -150,6 +150,25 @@ def test_keys_that_arrive_late_and_out_of_order_are_waited_for(order, by_copy, d
         for by_arrival in (False, True):
             late = _late(x, order, by_copy=by_copy, by_arrival=by_arrival)
             assert all(map(torch.equal, late, run(x)))
+
+
+@pytest.mark.parametrize("by_arrival", [False, True])
+@pytest.mark.parametrize("band_tiles", [1, 5, 64])
+@pytest.mark.parametrize("section_bytes", [1, 1 << 18, 1 << 25])
+def test_no_order_of_tiles_changes_a_bit(section_bytes, band_tiles, by_arrival, monkeypatch):
+    epochs = torch.full((3,), 4, dtype=torch.int32, device="cuda")
+    for name in PATTERNS:
+        x = problem(pattern(name, 900, 700), batch=2, heads=6, kv_heads=3, dim=128)
+        usual, mask = run(x), prepare(x.mask)
+        mask = mask.by_arrival() if by_arrival else mask
+        note_input(f"{x}, sections {section_bytes}, bands {band_tiles}")
+        for ready in (None, ReadyFlags(epochs=epochs, epoch=4, chunk_size=CHUNK)):
+            with monkeypatch.context() as patch:
+                patch.setattr(hopper_ops, "_SECTION_BYTES", section_bytes)
+                patch.setattr(hopper_ops, "_BAND_TILES", band_tiles)
+                found = hopper.forward_prepared(x.q, x.k, x.v, mask, softmax_scale=x.scale, ready=ready)
+            for mine, theirs in zip(found, usual, strict=True):
+                assert torch.equal(mine, theirs)
 
 
 @pytest.mark.parametrize(

@@ -203,6 +203,15 @@ def test_every_scale_becomes_one_above_zero_with_the_same_scores(scale):
     torch.testing.assert_close(changed * positive, q * scale)
 
 
+@pytest.mark.parametrize(
+    ("row_blocks", "pairs", "band"),
+    [(128, 4, 16), (128, 3, 22), (7, 4, 7), (128, 64, 1), (5, 1000, 1), (0, 4, 0)],
+)
+def test_while_keys_arrive_sections_take_turns_after_a_band_of_tiles(row_blocks, pairs, band):
+    assert hopper_ops.band_rows(row_blocks, pairs, keys_arrive=True) == band
+    assert hopper_ops.band_rows(row_blocks, pairs, keys_arrive=False) == row_blocks
+
+
 def test_a_section_of_pairs_is_whole_groups_of_query_heads():
     q, k, _ = tensors(rows=8192, keys=131072, heads=32, kv_heads=8, dim=128)
     assert hopper_ops.section_pairs(q, k) % 4 == 0

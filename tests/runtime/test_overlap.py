@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,10 +14,11 @@ from fm3_comm.rank_threads import run_rank_threads
 from fm3_comm.symmetric import InProcessWorld, SymmetricBackend
 from fm3_comm.symmetric.device_tables import GatherTables
 from fm3_core import ColumnMask, patterns
-from fm3_kernels import TiledEngine
+from fm3_kernels import TiledEngine, hopper
+from fm3_kernels.prepared_mask import prepared
 from fm3_runtime import ContextParallel, attention
 from fm3_runtime.arriving import arriving
-from fm3_runtime.flagged import takes_flags
+from fm3_runtime.flagged import flagged_forward, takes_flags
 
 LENGTHS = [30, 0, 41, 7, 1, 13, 48]
 OPTIONS = {"planner": "striped", "chunk_size": 5}
@@ -270,6 +272,33 @@ def test_keys_in_the_order_of_slots_have_their_masks_and_places_without_a_token_
     assert not seen[:, order < 0].any()
     assert (seen[:, order >= 0] == dense[:, order[order >= 0]]).all()
     assert step.slot_mask(tokens.copy(), torch.device("cpu")) is columns
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_over_a_gpus_gather_row_blocks_and_flags_are_for_keys_that_arrive(overlap, monkeypatch):
+    calls, held = [], []
+    monkeypatch.setattr(
+        hopper, "forward_prepared", lambda *arguments, ready, **options: calls.append((*arguments, ready))
+    )
+    mask = patterns.causal_document([300, 200, 268])
+
+    def work(backend):
+        options = {"planner": "zigzag", "chunk_size": 128, "overlap": overlap}
+        step = ContextParallel(backend=backend, **options).plan(mask)
+        return step, GatherTables(step.exchange, backend.rank).slot_tokens()
+
+    step, tokens = loopback.run(2, work)[1]
+    q, k, epochs = (torch.empty(1, n, 2, 64, device="meta") for n in (384, tokens.size, 1))
+    pending = SimpleNamespace(
+        tokens=tokens, k=k, v=k, epochs=epochs, epoch=7, chunk_size=128, num_ctas=9,
+        hold=lambda: held.append(True),
+    )  # fmt: skip
+    flagged_forward(step, q, pending, None)
+    slots = step.slot_mask(tokens, q.device)
+    flags = hopper.ReadyFlags(epochs=epochs, epoch=7, chunk_size=128) if overlap else None
+    assert calls == [(q, k, k, prepared(slots, by_arrival=overlap), flags)]
+    assert held == [True] * (not overlap)
+    assert prepared(slots, by_arrival=True) is not prepared(slots)
 
 
 def test_only_the_hopper_engine_over_a_gpus_gather_takes_flags():
