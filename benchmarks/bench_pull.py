@@ -5,7 +5,7 @@ and writes this GPU's memory, so a figure is what the kernel can issue, not what
 are flags that a side stream sets one after the other; `over_the_longer` compares with arrival or compute,
 whichever is longer, and one chunk more. Figures are medians of several launches.
 
-Run: python benchmarks/bench_pull.py [--json FILE]; needs fm3_comm._C and a GPU.
+Run: python benchmarks/bench_pull.py [--json FILE] [--flags]; needs a GPU, and fm3_comm._C but for --flags.
 """
 
 from __future__ import annotations
@@ -36,13 +36,17 @@ def main() -> None:
     """Measure, print the rows and write the JSON file that was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="file for the rows")
+    parser.add_argument("--flags", action="store_true", help="the attention kernel alone")
     arguments = parser.parse_args()
-    kind = memories.get("nvshmem")
-    reason = kind.why_unavailable()
-    if reason is not None:
-        print(f"nothing to measure: {reason}")
-        return
-    (found,) = kind.run(1, measure, timeout_seconds=120.0)
+    if arguments.flags:
+        found = {"attention with flags": flag_rows()}
+    else:
+        kind = memories.get("nvshmem")
+        reason = kind.why_unavailable()
+        if reason is not None:
+            print(f"nothing to measure: {reason}")
+            return
+        (found,) = kind.run(1, measure, timeout_seconds=120.0)
     for title, rows in found.items():
         print(title)
         for row in rows:
@@ -98,7 +102,7 @@ def pull_rows(memory: Any) -> list[dict[str, object]]:
 def flag_rows() -> list[dict[str, object]]:
     """Time the attention kernel with and without flags, over masks and orders of rows."""
     from fm3_core import patterns
-    from fm3_kernels import DeviceMask
+    from fm3_kernels import DeviceMask, hopper_ops
     from fm3_kernels.prepared_mask import prepared
 
     masks = {
@@ -110,6 +114,13 @@ def flag_rows() -> list[dict[str, object]]:
         arrays = prepared(DeviceMask.from_mask(mask, torch.device("cuda")))
         rows += rows_of_order(f"{name}, heaviest rows first", arrays)
         rows += rows_of_order(f"{name}, rows as their keys arrive", arrays.by_arrival())
+        turns, hopper_ops._BAND_TILES = hopper_ops._BAND_TILES, 1 << 30
+        for order, ordered in (
+            ("heaviest rows first", arrays),
+            ("rows as their keys arrive", arrays.by_arrival()),
+        ):
+            rows += rows_of_order(f"{name}, {order}, sections of heads whole", ordered)
+        hopper_ops._BAND_TILES = turns
     return rows
 
 

@@ -21,7 +21,7 @@ from fm3_core import BlockMap, patterns
 BLOCK, CHUNK_BLOCKS, SECTION_HEADS, BAND_TILES = 128, 4, 4, 64
 CTAS, BLOCK_US, TILE_US = 116, 1.46, 2.0
 SHARES = (0.5, 1.0, 2.0)
-SHORT_DOCUMENTS = (2538, 1742, 3912, 500, 1200, 3000, 1000, 2492)
+DOCUMENT = 2048
 
 
 def simulate(tiles, arrival):
@@ -39,7 +39,7 @@ def in_order(rows, heads, order, band_rows, section_heads):
     """Return the key blocks of every tile, as `locate_tile` of csrc/attention/scheduler.cuh orders them."""
     counts = np.array([len(blocks) for blocks in rows])
     last = np.array([blocks[-1] if len(blocks) else -1 for blocks in rows])
-    places = np.lexsort((-counts, last) if order == "earliest first" else (-counts,))
+    places = np.lexsort((-counts, last) if order == "as keys arrive" else (-counts,))
     return [
         rows[place]
         for band in range(0, len(rows), band_rows)
@@ -51,10 +51,9 @@ def in_order(rows, heads, order, band_rows, section_heads):
 
 def main(tokens=16384, heads=16):
     """Print the table."""
-    lengths = [length * tokens // sum(SHORT_DOCUMENTS) for length in SHORT_DOCUMENTS]
     masks = {
         "causal": patterns.causal(tokens),
-        "causal_document": patterns.causal_document(lengths, num_tokens=tokens),
+        "causal_document": patterns.causal_document([DOCUMENT] * (tokens // DOCUMENT), num_tokens=tokens),
         "full": patterns.full(tokens),
     }
     chunks = -(-tokens // (BLOCK * CHUNK_BLOCKS))
@@ -71,7 +70,7 @@ def main(tokens=16384, heads=16):
         visible = BlockMap.from_mask(mask, BLOCK, BLOCK).kinds[0, 0] != 0
         rows = [np.flatnonzero(seen) for seen in visible]
         usual = simulate(in_order(rows, heads, "heaviest first", *layouts["whole"]), np.zeros(chunks))
-        for order in ("heaviest first", "earliest first"):
+        for order in ("heaviest first", "as keys arrive"):
             for sections, layout in layouts.items():
                 tiles = in_order(rows, heads, order, *layout)
                 figures = [simulate(tiles, np.zeros(chunks)) / usual]
