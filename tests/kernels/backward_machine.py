@@ -67,9 +67,6 @@ class Cursor:
         if self.stage == self.stages:
             self.stage, self.parity = 0, self.parity ^ 1
 
-    def previous(self) -> int:
-        return (self.stage - 1) % self.stages
-
 
 class Tile(NamedTuple):
     """A block of keys of one pair of batch entry and kv head, and the row blocks that meet it."""
